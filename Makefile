@@ -1,0 +1,45 @@
+# Everything a newcomer types. Needs Python 3.11+ and make; the rest is installed below .venv by `make setup`.
+PYTHON ?= python3
+UV_VERSION := 0.13.7
+UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
+RUN := .venv/bin
+PYTEST := $(RUN)/python -m pytest
+
+.PHONY: help setup check format test test-unit demo clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: .venv/.ready  ## install everything below .venv: libraries, Spark with its jars, Java if there is none, Postgres
+
+.tools/bin/uv:
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --target .tools uv==$(UV_VERSION) 2>/dev/null \
+	  || { $(PYTHON) -m venv .tools && .tools/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); }
+
+.venv/.ready: pyproject.toml uv.lock $(filter .tools/bin/uv,$(UV))
+	$(UV) sync --quiet --frozen --python $(PYTHON)
+	$(RUN)/penstock setup
+	@touch $@
+
+check: .venv/.ready  ## format, lint, types, layers: under a minute
+	$(RUN)/ruff format --check .
+	$(RUN)/ruff check .
+	$(RUN)/lint-imports
+	$(RUN)/mypy
+
+format: .venv/.ready  ## put the code in order
+	$(RUN)/ruff format .
+	$(RUN)/ruff check --fix .
+
+test: check  ## everything CI runs: checks, unit, Postgres, Spark, faults, end to end
+	$(PYTEST)
+
+test-unit: .venv/.ready  ## the tests of pure code: seconds, no Postgres, no JVM
+	$(PYTEST) tests/unit
+
+demo: .venv/.ready  ## a live Postgres replicated into a local Delta lake, then compared
+	$(RUN)/penstock demo
+
+clean:  ## remove what was installed and built here
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

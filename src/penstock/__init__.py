@@ -1,0 +1,1 @@
+"""Penstock: Postgres logical replication into lakehouse tables."""

@@ -1,0 +1,1 @@
+"""The words everything else uses: positions, tables, values, events and phases. Standard library only."""
