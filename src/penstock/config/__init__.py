@@ -1,1 +1,30 @@
-"""Placeholder docstring: replaced by the first module of this package."""
+"""What a user can set, as frozen models: each default stands here once, with its reason."""
+
+from penstock.config.connection import KeepaliveConfig, PgConnectionConfig, TlsConfig
+from penstock.config.destination import DeltaConfig, DestinationConfig, MemoryDestinationConfig
+from penstock.config.load import failpoints_from_environment
+from penstock.config.pipeline import BatchConfig, LogConfig, PipelineConfig, SpecialValuesConfig
+from penstock.config.replicator import ReplicatorConfig
+from penstock.config.spark import SparkConfig
+from penstock.config.store import MemoryStoreConfig, SqliteStoreConfig, StoreConfig
+from penstock.config.template import read_template
+
+__all__ = [
+    "BatchConfig",
+    "DeltaConfig",
+    "DestinationConfig",
+    "KeepaliveConfig",
+    "LogConfig",
+    "MemoryDestinationConfig",
+    "MemoryStoreConfig",
+    "PgConnectionConfig",
+    "PipelineConfig",
+    "ReplicatorConfig",
+    "SparkConfig",
+    "SpecialValuesConfig",
+    "SqliteStoreConfig",
+    "StoreConfig",
+    "TlsConfig",
+    "failpoints_from_environment",
+    "read_template",
+]

@@ -9,6 +9,7 @@ from typing import Self
 _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})\Z")
 _LOW_BITS = 32
 _LIMIT = 1 << 64
+_NUMBER_FORMATS = tuple("bcdoxXn")
 
 
 class Lsn(int):
@@ -38,9 +39,11 @@ class Lsn(int):
 
     # f"{lsn}" must read like str(lsn); int's own __format__ would print the number.
     def __format__(self, spec: str) -> str:
-        return (
-            format(str(self), spec) if not spec or spec[-1] in "s<>^" or spec.isdigit() else int.__format__(self, spec)
-        )
+        return int.__format__(self, spec) if spec[-1:] in _NUMBER_FORMATS else format(str(self), spec)
+
+
+NOWHERE = Lsn(0)
+"""Before everything: what the server takes for "no position"."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -161,6 +161,11 @@ class TableSchema:
         """The names in table order."""
         return tuple(column.name for column in self.columns)
 
+    @property
+    def logs_old_rows(self) -> bool:
+        """Whether the source logs the whole old row of updates and deletes."""
+        return self.identity is ReplicaIdentity.FULL
+
     def column(self, name: str) -> Column:
         """Look a column up by name."""
         return next(column for column in self.columns if column.name == name)

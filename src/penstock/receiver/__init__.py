@@ -1,1 +1,1 @@
-"""Placeholder docstring: replaced by the first module of this package."""
+"""The process that holds the slot: from the replication stream to the change log, never waiting for anyone."""

@@ -1,1 +1,1 @@
-"""Placeholder docstring: replaced by the first module of this package."""
+"""The decisions, pure: the life of a table and when it is tried again."""

@@ -1,1 +1,6 @@
-"""Placeholder docstring: replaced by the first module of this package."""
+"""Where Penstock remembers across restarts: in memory, or in a SQLite file."""
+
+from penstock.store.memory import MemoryStore
+from penstock.store.sqlite import SQLiteStore
+
+__all__ = ["MemoryStore", "SQLiteStore"]

@@ -1,1 +1,1 @@
-"""Placeholder docstring: replaced by the first module of this package."""
+"""Bytes from the server to values and columns: replication envelopes, pgoutput, Postgres text. No I/O, no clock."""

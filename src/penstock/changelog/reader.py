@@ -1,0 +1,211 @@
+"""Reading a log: which files hold a table's changes between two positions.
+
+A reader keeps no lock and never writes. It sees whole transactions only: its end is the end of the
+last complete entry.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.changelog.entry import DataFile, Entry, decode_entry, entry_name, without_checksum
+from penstock.changelog.folder import Folder
+from penstock.errors import ErrorKind, LogDamagedError
+from penstock.model.event import Truncate
+from penstock.model.lsn import Lsn
+from penstock.model.table import TableId, TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What log this is."""
+
+    slot: str
+    system_identifier: str
+    start_lsn: Lsn
+    """Transactions that committed before this position are not in the log."""
+
+
+def read_header(folder: Folder) -> Header:
+    """Read a log's header."""
+    data = without_checksum(folder.read("LOG.json"), "LOG.json")
+    return Header(data["slot"], data["system_identifier"], Lsn.parse(data["start_lsn"]))
+
+
+def schema_name(table: TableId, version: int) -> str:
+    """Return the file that holds a table's columns at a version."""
+    return f"schemas/{table:d}-{version}.json"
+
+
+def read_schema(folder: Folder, table: TableId, version: int) -> TableSchema:
+    """Read a table's columns at a version."""
+    name = schema_name(table, version)
+    data = without_checksum(folder.read(name), name)
+    del data["format"]
+    return TableSchema.from_json(data)
+
+
+class LogReader:
+    """A log as its readers see it; `poll` looks for what was added or trimmed. Safe to share by threads."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._folder = Folder(root)
+        self._lock = threading.Lock()
+        self._header = read_header(self._folder)
+        self._entries: list[Entry] = []
+        self._ends: list[Lsn] = []
+        """Where each entry's transactions end; equal for the members of a chain."""
+        self._files: dict[TableId, list[DataFile]] = defaultdict(list)
+        self._truncates: dict[TableId, list[Truncate]] = defaultdict(list)
+        self._schemas: dict[tuple[TableId, int], TableSchema] = {}
+        self._next_sequence: int | None = None
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """The visible entries, oldest first."""
+        with self._lock:
+            return tuple(self._entries)
+
+    @property
+    def next_sequence(self) -> int:
+        """The number of the entry after the last visible one."""
+        return self._next_sequence or 1
+
+    @property
+    def start_lsn(self) -> Lsn:
+        """Transactions that committed before this position are not in the log."""
+        return self._header.start_lsn
+
+    @property
+    def end_lsn(self) -> Lsn:
+        """Every transaction from the start that committed before this position is in the log."""
+        with self._lock:
+            return self._ends[-1] if self._ends else self._header.start_lsn
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of data in the visible entries."""
+        with self._lock:
+            return sum(entry.size_bytes for entry in self._entries)
+
+    def poll(self) -> bool:
+        """Look for complete entries that were added, and say whether there were any."""
+        with self._lock:
+            if self._next_sequence is None:
+                self._next_sequence = self._first_sequence()
+            added = self._read_complete()
+            for entry, end_lsn in zip(added, _ends(added), strict=True):
+                self._index(entry, end_lsn)
+            return bool(added)
+
+    def forget(self, before: Lsn) -> None:
+        """Drop from memory what ends at or before a position; the writer trims the files themselves."""
+        with self._lock:
+            count = bisect_right(self._ends, before)
+            if not count:
+                return
+            self._header = Header(self._header.slot, self._header.system_identifier, self._ends[count - 1])
+            del self._entries[:count], self._ends[:count]
+            for table, files in self._files.items():
+                self._files[table] = [file for file in files if file.last_lsn >= before]
+            for table, truncates in self._truncates.items():
+                self._truncates[table] = [each for each in truncates if each.position.commit_lsn >= before]
+
+    def files(self, table: TableId, start: Lsn, end: Lsn) -> list[DataFile]:
+        """Return the files that may hold changes with `start <= commit_lsn < end`, in order."""
+        self._require(start)
+        with self._lock:
+            return [file for file in self._files.get(table, ()) if file.last_lsn >= start and file.first_lsn < end]
+
+    def truncates(self, table: TableId, start: Lsn, end: Lsn) -> list[Truncate]:
+        """Return the truncates of a table with `start <= commit_lsn < end`, in order."""
+        with self._lock:
+            found = self._truncates.get(table, ())
+            return [each for each in found if start <= each.position.commit_lsn < end]
+
+    def transaction_files(self, start: Lsn, end: Lsn) -> list[str]:
+        """Return the files that list the transactions with `start <= commit_lsn < end`, in order."""
+        with self._lock:
+            first = bisect_right(self._ends, start)
+            last = min(bisect_left(self._ends, end), len(self._ends) - 1)
+            within = self._entries[first : bisect_right(self._ends, self._ends[last])] if self._ends else []
+            return [entry.transactions_file for entry in within if entry.transactions_file]
+
+    def schema(self, table: TableId, version: int) -> TableSchema:
+        """Return a table's columns at a version."""
+        key = (table, version)
+        if key not in self._schemas:
+            self._schemas[key] = read_schema(self._folder, table, version)
+        return self._schemas[key]
+
+    def bounded_end(self, start: Lsn, max_bytes: int) -> Lsn:
+        """Return where a batch from `start` ends: the log's end, or sooner, after about `max_bytes` of data."""
+        with self._lock:
+            size, index = 0, bisect_right(self._ends, start)
+            while index < len(self._entries):
+                size += self._entries[index].size_bytes
+                if size >= max_bytes and self._entries[index].is_complete:
+                    return self._ends[index]
+                index += 1
+            return self._ends[-1] if self._ends else self._header.start_lsn
+
+    def _require(self, start: Lsn) -> None:
+        if start < self.start_lsn:
+            raise LogDamagedError(
+                f"change log: position {start} is needed, but the log starts at {self.start_lsn}",
+                kind=ErrorKind.LOG_GAP,
+            )
+
+    def _first_sequence(self) -> int:
+        sequences = [int(name.removesuffix(".json")) for name in self._folder.names("entries", ".json")]
+        for sequence in sequences:
+            entry = self._read(sequence)
+            # Complete entries that end at or before the start are what a trim left over when it was cut off.
+            if entry is not None and (not entry.is_complete or entry.end_lsn > self._header.start_lsn):
+                return sequence
+        return sequences[-1] if sequences else 1
+
+    def _read_complete(self) -> list[Entry]:
+        """Read on to the last complete entry there is; an open chain behind it is read again next time."""
+        assert self._next_sequence is not None
+        chain: list[Entry] = []
+        complete = 0
+        while (entry := self._read(self._next_sequence + len(chain))) is not None:
+            if chain and not chain[-1].is_complete and chain[-1].session != entry.session:
+                break  # the writer restarted and is replacing the open chain: look again later
+            chain.append(entry)
+            if entry.is_complete:
+                complete = len(chain)
+        self._next_sequence += complete
+        return chain[:complete]
+
+    def _read(self, sequence: int) -> Entry | None:
+        name = f"entries/{entry_name(sequence)}"
+        try:
+            content = (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        return decode_entry(content, name)
+
+    def _index(self, entry: Entry, end_lsn: Lsn) -> None:
+        self._entries.append(entry)
+        self._ends.append(end_lsn)
+        for file in entry.files:
+            self._files[file.table].append(file)
+        for truncate in entry.truncates:
+            for table in truncate.tables:
+                self._truncates[table].append(truncate)
+
+
+def _ends(entries: Sequence[Entry]) -> list[Lsn]:
+    """Return where each entry's transactions end: those of an open chain with the entry that closes it."""
+    ends: list[Lsn] = []
+    for entry in reversed(entries):
+        ends.append(entry.end_lsn if entry.is_complete else ends[-1])
+    return ends[::-1]

@@ -1,0 +1,115 @@
+"""What one pipeline replicates, and how."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, NonNegativeInt, PlainValidator, PositiveInt, field_validator
+
+from penstock.config.connection import PgConnectionConfig
+from penstock.config.load import load
+from penstock.config.model import ConfigModel
+from penstock.model.policy import ValuePolicies
+from penstock.model.special import SpecialValues
+from penstock.model.table import PipelineId
+
+_ID = re.compile(r"[a-z0-9_]{1,32}\Z")
+# A column's full name has two dots at least; names may have more of their own.
+_COLUMN_DOTS = 2
+
+
+def _parse_id(value: object) -> PipelineId:
+    text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    if _ID.match(text) is None:
+        raise ValueError("must be a whole number, or 1 to 32 of a-z, 0-9 and _")
+    return PipelineId(text)
+
+
+def _parse_special_values(value: object) -> object:
+    if value is None:
+        raise ValueError('a bare null means nothing is given: write "null" in quotes for the policy')
+    return {"policy": value} if isinstance(value, str) else value
+
+
+class BatchConfig(ConfigModel):
+    """When changes that were received become a segment of the log, and a batch at the destination."""
+
+    max_fill_ms: PositiveInt = 1000
+    """How long a change may wait for company. A commit to a lake costs about as long, so less gains nothing."""
+    max_bytes: PositiveInt = 64 << 20
+    """How much is held in memory: 64 MiB makes files that a lake reads well, and a small process."""
+
+
+class LogConfig(ConfigModel):
+    """How much of the change log is kept."""
+
+    max_bytes: PositiveInt = 10 << 30
+    """When the log reaches this the receiver stops reading and the source keeps its WAL: 10 GiB fits most disks.
+    Tables that stopped with an error may claim half of it, so that they can go on without a copy."""
+
+
+class SpecialValuesConfig(ConfigModel):
+    """What is done with values that the target type cannot hold."""
+
+    policy: SpecialValues = SpecialValues.ERROR
+    """Refuse by default: nothing is altered unless someone said so."""
+    columns: dict[str, SpecialValues] = Field(default_factory=dict)
+    """Exceptions, by `schema.table.column`."""
+
+    @field_validator("columns")
+    @classmethod
+    def _check_columns(cls, columns: dict[str, SpecialValues]) -> dict[str, SpecialValues]:
+        wrong = [name for name in columns if name.count(".") < _COLUMN_DOTS]
+        if wrong:
+            raise ValueError(f"must be named schema.table.column: {', '.join(wrong)}")
+        return columns
+
+
+class PipelineConfig(ConfigModel):
+    """One publication of one source, replicated into one destination."""
+
+    id: Annotated[PipelineId, PlainValidator(_parse_id, json_schema_input_type=int | str)]
+    """A whole number, or 1 to 32 of a-z, 0-9 and _; it names the slot and the state."""
+    publication_name: str = Field(min_length=1)
+    """The publication on the source whose tables are replicated."""
+    pg_connection: PgConnectionConfig
+    """How the source is reached."""
+    batch: BatchConfig = BatchConfig()
+    max_table_sync_workers: PositiveInt = 4
+    """Tables copied at once: enough to hide one slow table, few enough for a source at work."""
+    max_copy_connections_per_table: PositiveInt = 4
+    """Connections that share one table's copy; past a few, the source's disk is the limit."""
+    table_error_retry_delay_ms: PositiveInt = 10_000
+    """The first pause before a failed table is tried again; it doubles, up to ten minutes."""
+    table_error_retry_max_attempts: NonNegativeInt = 5
+    """Retries until a table waits for a person: with the default delay, about five minutes of trouble."""
+    ack: Literal["applied", "staged"] = "applied"
+    """What is acknowledged to the source: what the destination has, or what our log has on disk.
+    The default asks for nothing but the destination to be kept; `staged` makes the log as precious as it."""
+    special_values: Annotated[SpecialValuesConfig, BeforeValidator(_parse_special_values)] = SpecialValuesConfig()
+    """A policy (error, "null", clamp, string), or `policy` and exceptions in `columns`."""
+    invalidated_slot: Literal["error", "resync"] = "error"
+    """When the source removed WAL that was needed: stop, by default, because a copy of everything costs hours."""
+    log: LogConfig = LogConfig()
+
+    @property
+    def value_policies(self) -> ValuePolicies:
+        """The special-value policies as the rest of Penstock takes them."""
+        return ValuePolicies(self.special_values.policy, dict(self.special_values.columns))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        overrides: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> PipelineConfig:
+        """Read the `pipeline` part of a file; the other parts may be absent and are not looked at.
+
+        Raises `ConfigError` with everything that is wrong. See `penstock.config.load`.
+        """
+        return load(cls, path, section="pipeline", overrides=overrides, environ=environ)

@@ -1,0 +1,90 @@
+"""Writes segments to the log on a thread of its own, so that a slow disk never delays a keepalive."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from penstock.changelog.entry import Entry
+from penstock.changelog.segment import Segment
+from penstock.changelog.writer import LogWriter
+from penstock.model.lsn import NOWHERE, Lsn
+
+
+class Recorder:
+    """Takes one segment ahead of the one being written; that is all the memory it may hold."""
+
+    def __init__(self, writer: LogWriter, on_entry: Callable[[Entry], None]) -> None:
+        self._writer = writer
+        self._on_entry = on_entry
+        self._queue: queue.Queue[tuple[Segment, Lsn | None] | Lsn | None] = queue.Queue(maxsize=1)
+        self._trim = NOWHERE
+        self._error: BaseException | None = None
+        self.durable_lsn = writer.end_lsn
+        self.size_bytes = writer.size_bytes
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was given is written."""
+        return self._queue.unfinished_tasks == 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another segment can be given now."""
+        return not self._queue.full()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the writing goes on."""
+        return self._error is None
+
+    def offer(self, segment: Segment, end_lsn: Lsn | None) -> bool:
+        """Give a segment to be written, or return False if there is no room yet."""
+        return self._put((segment, end_lsn))
+
+    def trim(self, before: Lsn) -> None:
+        """Let the log forget what ends before a position, when there is time for it."""
+        if before > self._trim and self._put(before):
+            self._trim = before
+
+    def check(self) -> None:
+        """Raise what stopped the writing, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Write what was given, then stop."""
+        if self._error is None:
+            self._queue.put(None)
+            self._thread.join()
+        self._writer.close()
+        self.check()
+
+    def _put(self, item: tuple[Segment, Lsn | None] | Lsn) -> bool:
+        self.check()
+        try:
+            self._queue.put_nowait(item)
+        except queue.Full:
+            return False
+        return True
+
+    def _run(self) -> None:
+        try:
+            while (item := self._queue.get()) is not None:
+                self._do(item)
+                self._queue.task_done()
+        except BaseException as error:  # noqa: BLE001  # handed to the main thread, which raises it
+            self._error = error
+
+    def _do(self, item: tuple[Segment, Lsn | None] | Lsn) -> None:
+        if isinstance(item, Lsn):
+            self._writer.trim(item)
+        else:
+            segment, end_lsn = item
+            entry = self._writer.append(segment, end_lsn=end_lsn)
+            self.durable_lsn = self._writer.end_lsn
+            self._on_entry(entry)
+        self.size_bytes = self._writer.size_bytes

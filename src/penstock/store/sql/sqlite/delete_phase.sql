@@ -1,0 +1,1 @@
+delete from table_phase where id = :id

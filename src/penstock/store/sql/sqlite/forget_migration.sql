@@ -1,0 +1,1 @@
+delete from migration_history where version = :version

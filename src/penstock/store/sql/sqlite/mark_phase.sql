@@ -1,0 +1,1 @@
+update table_phase set is_current = :is_current where id = :id

@@ -1,0 +1,1 @@
+select table_id, destination_table from table_mapping where pipeline_id = :pipeline

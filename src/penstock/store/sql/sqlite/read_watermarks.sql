@@ -1,0 +1,1 @@
+select table_id, watermark from replication_progress where pipeline_id = :pipeline

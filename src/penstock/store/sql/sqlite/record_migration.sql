@@ -1,0 +1,1 @@
+insert into migration_history (version, name) values (:version, :name)

@@ -1,0 +1,91 @@
+"""Failpoints are inert until armed, and then fail exactly where and as often as asked."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.failpoint import FailpointError, arm, hit
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    arm("")
+    yield
+    arm("")
+
+
+def _outcomes(name: str, hits: int) -> list[bool]:
+    """Whether each hit raised."""
+
+    def raises() -> bool:
+        try:
+            hit(name)
+        except FailpointError:
+            return True
+        return False
+
+    return [raises() for _ in range(hits)]
+
+
+def test_an_unarmed_failpoint_does_nothing() -> None:
+    arm("other.place=raise")
+    assert _outcomes("some.place", 3) == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("a.b=raise", [True, True, True, True]),
+        ("a.b=raise*2", [True, True, False, False]),
+        ("a.b=raise@3", [False, False, True, True]),
+        ("a.b=raise*1@2", [False, True, False, False]),
+        ("c.d=raise,a.b=raise@4", [False, False, False, True]),
+    ],
+)
+def test_a_failpoint_raises_when_it_is_due(spec: str, expected: list[bool]) -> None:
+    arm(spec)
+    assert _outcomes("a.b", 4) == expected
+
+
+def test_arming_replaces_what_was_armed() -> None:
+    arm("a.b=raise")
+    arm("c.d=raise")
+    assert _outcomes("a.b", 1) == [False]
+    arm("")
+    assert _outcomes("c.d", 1) == [False]
+
+
+@pytest.mark.parametrize("spec", ["a.b", "a.b=", "a.b=explode", "A.B=raise", "a.b=raise*", "a.b=raise@x", "a=raise b"])
+def test_a_wrong_specification_is_refused(spec: str) -> None:
+    with pytest.raises(ValueError, match="not a failpoint"):
+        arm(spec)
+
+
+def test_a_failpoint_is_not_one_of_our_errors() -> None:
+    assert not issubclass(FailpointError, PenstockError)
+
+
+def test_kill_ends_the_process_at_once() -> None:
+    program = "from penstock.failpoint import arm, hit\narm('a.b=kill')\ntry: hit('a.b')\nfinally: print('cleaned up')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"")
+
+
+def test_hang_waits_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WaitedError(Exception):
+        pass
+
+    class Event:
+        def wait(self, timeout: float | None = None) -> None:
+            raise WaitedError(timeout)
+
+    monkeypatch.setattr("penstock.failpoint.threading.Event", Event)
+    arm("a.b=hang")
+    with pytest.raises(WaitedError, match="None"):
+        hit("a.b")
