@@ -18,7 +18,8 @@ from penstock.model.lsn import NOWHERE, Lsn
 from penstock.model.policy import ValuePolicies
 from penstock.model.table import Column, TableId, TableSchema
 from penstock.wire.arrow import arrow_type
-from penstock.wire.text import UnconvertibleValueError, convert_text
+from penstock.wire.column import convert_column
+from penstock.wire.text import UnconvertibleValueError
 
 Text: TypeAlias = bytes | None
 """A value as the server printed it."""
@@ -197,13 +198,4 @@ class _Converter:
 
     def column(self, column: Column, values: Sequence[Text]) -> pa.Array[Any]:
         text = pa.array(values, pa.binary()).cast(pa.string())
-        return text if self.as_text else convert_values(self.schema, column, text, self.policies)
-
-
-def convert_values(schema: TableSchema, column: Column, text: pa.Array[Any], policies: ValuePolicies) -> pa.Array[Any]:
-    """Convert one column of text, naming table and column if a value cannot be."""
-    try:
-        return convert_text(text, column.type, policies.of(schema.name, column.name))
-    except UnconvertibleValueError as error:
-        error.message = f"table {schema.name}, column {column.name}: {error.message}"
-        raise
+        return text if self.as_text else convert_column(self.schema, column, text, self.policies)

@@ -1,1 +1,1 @@
-"""Placeholder docstring: replaced by the first module of this package."""
+"""The command line: the replicator, and what its operator types."""

@@ -54,7 +54,9 @@ class StateStore(Protocol):
     def update_table_replication_state(self, table: TableId, state: Phase) -> None:
         """Enter a phase; the former one stays in the history.
 
-        The phases that live in memory only (`SyncWait`, `Catchup`) are kept there and not stored.
+        Two exceptions keep every step back safe: `Init` begins a new history, because the destination's
+        table will be emptied, and an `Errored` takes the place of an `Errored` before it. The phases that
+        live in memory only (`SyncWait`, `Catchup`) are kept there and not stored.
         """
         ...
 

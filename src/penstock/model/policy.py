@@ -34,3 +34,7 @@ class ValuePolicies:
         if not wants_text or column.type.kind not in _CAN_BE_SPECIAL:
             return column
         return replace(column, type=PgType(column.type.name, Kind.TEXT))
+
+
+DEFAULT_POLICIES = ValuePolicies()
+"""Refuse every special value."""

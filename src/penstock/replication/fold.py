@@ -52,7 +52,9 @@ class Trace:
     def vacated(self) -> tuple[Key, ...]:
         """The keys that the target must lose: held before the batch, and by nobody after it."""
         finals = {row.final for row in self.rows}
-        return tuple(dict.fromkeys(row.origin for row in self.rows if row.origin is not None and row.origin not in finals))
+        return tuple(
+            dict.fromkeys(row.origin for row in self.rows if row.origin is not None and row.origin not in finals)
+        )
 
 
 def trace(changes: Iterable[KeyedChange]) -> Trace:

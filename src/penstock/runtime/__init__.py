@@ -1,1 +1,1 @@
-"""Placeholder docstring: replaced by the first module of this package."""
+"""Threads and lifetimes: the pipeline, its workers, the receiver's supervision, shutdown."""

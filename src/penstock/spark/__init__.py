@@ -1,1 +1,1 @@
-"""Placeholder docstring: replaced by the first module of this package."""
+"""Everything that needs a JVM: Java itself, the session, Spark's types, and folding changes."""

@@ -1,1 +1,1 @@
-"""Placeholder docstring: replaced by the first module of this package."""
+"""The kit for testing Penstock and what extends it: batches made by hand, behaviour suites, and more."""

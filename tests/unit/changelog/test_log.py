@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -55,7 +56,8 @@ def read(root: Path) -> LogReader:
 
 def commits_in(reader: LogReader, start: int = 0, end: int = 1 << 40) -> list[int]:
     files = reader.files(TableId(1), max(Lsn(start), reader.start_lsn), Lsn(end))
-    return [lsn for file in files for lsn in pq.read_table(reader.root / file.path).column("_commit_lsn").to_pylist()]
+    columns: list[Any] = [pq.read_table(reader.root / file.path).column("_commit_lsn").to_pylist() for file in files]
+    return [lsn for column in columns for lsn in column]
 
 
 def test_an_empty_log_ends_where_it_starts(root: Path) -> None:

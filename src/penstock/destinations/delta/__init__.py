@@ -1,1 +1,5 @@
-"""Placeholder docstring: replaced by the first module of this package."""
+"""Delta Lake: exactly once, data and position in one commit."""
+
+from penstock.destinations.delta.destination import DeltaDestination
+
+__all__ = ["DeltaDestination"]

@@ -1,1 +1,5 @@
-"""Placeholder docstring: replaced by the first module of this package."""
+"""A destination in memory, for tests and first steps."""
+
+from penstock.destinations.memory.destination import MemoryDestination
+
+__all__ = ["MemoryDestination"]

@@ -1,0 +1,269 @@
+"""The `penstock` command: its words, its help, and how it ends.
+
+Rule 1: an error of ours is one message and its remedy on standard error, never a traceback.
+Rule 2: nothing heavy is imported before a command runs, so that help is instant.
+"""
+# ruff: noqa: ARG001, D301  (--debug is looked for by main itself; \b keeps the lines of an example)
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from penstock.errors import ConfigError, PenstockError
+
+FAILED = 1
+WRONG_USAGE = 2
+_DEBUG_FLAG = "--debug"
+
+app = typer.Typer(
+    name="penstock",
+    help="Replicate Postgres tables into a lake: copied once, then kept current, exactly once.",
+    epilog="Start with `penstock demo` to see it work, or `penstock init` to write a configuration file.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    # Plain help: quick, and the examples stay as they are written.
+    rich_markup_mode=None,
+)
+
+
+class Output(StrEnum):
+    """How results are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """How log lines look; `auto` is text on a terminal and JSON otherwise."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="The configuration file.", show_default="./penstock.yaml", metavar="FILE"),
+]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Print for people, or for programs.")]
+LogLevelOption = Annotated[LogLevel, typer.Option("--log-level", help="The least that is logged.")]
+LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="How log lines look on standard error.")]
+DebugOption = Annotated[bool, typer.Option(_DEBUG_FLAG, help="Show the traceback of an error.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Replicate Postgres tables into a lake: copied once, then kept current, exactly once."""
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("penstock.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if there is one.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write a commented configuration file.
+
+    \b
+    Example:  penstock init
+    Needs:    nothing; it never touches a database.
+    """
+    from penstock.cli.init import write_config
+
+    write_config(path, force=force)
+
+
+@app.command()
+def check(
+    config: ConfigOption = None,
+    output: OutputOption = Output.TEXT,
+    spark: Annotated[bool, typer.Option("--spark", help="Start Spark too; takes some seconds.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Test what a pipeline needs, and say what to fix.
+
+    Looks at the source, its settings, rights, publication and slot, at the state folder, the destination and Java.
+
+    \b
+    Example:  penstock check -c shop.yaml
+    Needs:    the configuration file. Changes nothing on the source.
+    Exits 1 if anything would keep the pipeline from running.
+    """
+    from penstock.cli.check import run_check
+
+    _exit_unless(run_check(config, as_json=output is Output.JSON, with_spark=spark))
+
+
+@app.command()
+def run(
+    config: ConfigOption = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Copy, catch up with the source as it is now, and exit.")
+    ] = False,
+    output: OutputOption = Output.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+    log_format: LogFormatOption = LogFormat.AUTO,
+    debug: DebugOption = False,
+) -> None:
+    """Copy every table, then follow its changes until stopped.
+
+    \b
+    Example:  penstock run
+              penstock run --once
+    Needs:    the configuration file; a source that `penstock check` is content with.
+    Ctrl-C or SIGTERM finishes what is under way and stops; a second one stops at once, and loses nothing either.
+    """
+    from penstock.cli.run import run_pipeline
+
+    logging = _configure_logging(log_level, log_format)
+    _exit_unless(run_pipeline(config, once=once, as_json=output is Output.JSON, configure_logging=logging))
+
+
+@app.command()
+def status(
+    config: ConfigOption = None,
+    output: OutputOption = Output.TEXT,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds until Ctrl-C.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show positions, lag, phases, and errors with their remedies.
+
+    \b
+    Example:  penstock status --watch
+              penstock status --output json
+    Needs:    the configuration file, on the machine that the replicator runs on. Changes nothing.
+    """
+    from penstock.cli.status import show_status
+
+    show_status(config, as_json=output is Output.JSON, watch=watch)
+
+
+@app.command()
+def setup(debug: DebugOption = False) -> None:
+    """Fetch what Spark needs, once, and say which Java will be used.
+
+    \b
+    Example:  penstock setup
+    Needs:    network access to a Maven repository the first time; nothing afterwards.
+    """
+    from penstock.cli.setup import set_up
+
+    set_up()
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="How long the workload runs.")] = 20,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="An empty folder to work in, which is kept.", show_default="a temporary one"),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder, and so the lake.")] = False,
+    rows: Annotated[int, typer.Option("--rows", min=100, help="About how many rows there are at first.")] = 100_000,
+    seed: Annotated[int, typer.Option("--seed", help="What the workload's dice start from.")] = 20_240_229,
+    log_level: LogLevelOption = LogLevel.WARNING,
+    log_format: LogFormatOption = LogFormat.AUTO,
+    debug: DebugOption = False,
+) -> None:
+    """Watch a bundled Postgres being replicated and compared.
+
+    A live workload runs on it while its tables go into a local Delta lake; then the two are compared, value for value.
+
+    \b
+    Example:  penstock demo --seconds 10 --keep
+    Needs:    pip install 'penstock[demo]'; no server, no Java, no configuration.
+    Exits 1 if a single value differs between source and lake.
+    """
+    from penstock.cli.demo import DemoOptions, run_demo
+
+    options = DemoOptions(seconds=seconds, directory=directory, keep=keep, rows=rows, seed=seed)
+    _exit_unless(run_demo(options, configure_logging=_configure_logging(log_level, log_format)))
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        app(args=arguments, prog_name="penstock")
+    except Exception as error:  # noqa: BLE001  # the last word: nobody above can say it better
+        if _DEBUG_FLAG in arguments:
+            traceback.print_exception(error)
+        sys.exit(_explain(error))
+    sys.exit(0)
+
+
+def _explain(error: Exception) -> int:
+    """Print what went wrong and what to do, and return the exit code."""
+    known = list(dict.fromkeys(_penstock_errors(error)))
+    for message, remedy in known:
+        _print_error(message, remedy)
+    if not known:
+        # Not its text: a library's message may quote a row.
+        _print_error(
+            f"something unexpected happened: {type(error).__name__}",
+            f"Run it again with {_DEBUG_FLAG} for the details, and please report them.",
+        )
+    return WRONG_USAGE if isinstance(error, ConfigError) else FAILED
+
+
+def _penstock_errors(error: Exception) -> Iterator[tuple[str, str]]:
+    if isinstance(error, PenstockError):
+        yield error.message, error.remedy
+    elif isinstance(error, ExceptionGroup):
+        for each in error.exceptions:
+            yield from _penstock_errors(each)
+
+
+def _print_error(message: str, remedy: str) -> None:
+    typer.echo(f"error: {message}", err=True)
+    typer.echo(f"    {remedy}", err=True)
+
+
+def _exit_unless(is_good: bool) -> None:
+    if not is_good:
+        raise typer.Exit(FAILED)
+
+
+def _configure_logging(level: LogLevel, form: LogFormat) -> Callable[[], None]:
+    """Return what sets logging up; a live view has to be there first, so that lines appear above it."""
+
+    def configure() -> None:
+        from penstock.telemetry.log import configure_logging
+
+        as_json = None if form is LogFormat.AUTO else form is LogFormat.JSON
+        configure_logging(level=level.value, as_json=as_json)
+
+    return configure
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""`penstock status`: what a replicator does or last did, told from its state folder, its store and the source."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli import console, wiring
+from penstock.cli.liveness import replicator_pid
+from penstock.config.replicator import ReplicatorConfig
+from penstock.contract import Store
+from penstock.errors import SourceError
+from penstock.model.lsn import Lsn
+from penstock.model.phase import Errored, Phase, TimedRetry
+from penstock.model.table import TableId
+from penstock.postgres.connection import connect, source_errors
+from penstock.postgres.slot import read_slot
+from penstock.runtime.report import TableReport, read_report
+
+_WATCH_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """The source's side, or why nothing is known of it."""
+
+    position: str | None = None
+    slot: str | None = None
+    confirmed: str | None = None
+    wal_status: str | None = None
+    lag_bytes: int | None = None
+    """Between what is acknowledged and where the source is: what it keeps for us."""
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Everything that is told."""
+
+    pipeline: str
+    pid: int | None
+    """The replicator's process; None when none is running."""
+    report: Mapping[str, Any] | None
+    """The replicator's last word."""
+    source: SourceStatus
+    tables: list[TableReport]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        lags = {table.name: _table_lag(table, self.source) for table in self.tables}
+        return {
+            "pipeline": self.pipeline,
+            "is_running": self.pid is not None,
+            "pid": self.pid,
+            "replicator": {key: value for key, value in (self.report or {}).items() if key != "tables"} or None,
+            "source": asdict(self.source),
+            "tables": [{**asdict(table), "lag_bytes": lags[table.name]} for table in self.tables],
+        }
+
+
+def show_status(path: Path | None, *, as_json: bool, watch: bool) -> None:
+    """Print the status once, or again and again."""
+    config = ReplicatorConfig.load(path)
+    if not watch:
+        _print(gather(config), as_json=as_json)
+    elif as_json or not console.results().is_terminal:
+        for status in _repeated(config):
+            _print(status, as_json=as_json)
+    else:
+        with Live(console=console.results(), auto_refresh=False) as live:
+            for status in _repeated(config):
+                live.update(render(status), refresh=True)
+
+
+def gather(config: ReplicatorConfig) -> Status:
+    """Look at everything once."""
+    pid = replicator_pid(config.state_dir)
+    report = read_report(config.state_dir)
+    reported = {table["id"]: TableReport(**table) for table in report["tables"]} if report else {}
+    # While it runs, its own report is the newest there is, and knows the phases that are not stored.
+    tables = reported if pid is not None and reported else _stored_tables(config, reported)
+    return Status(
+        pipeline=str(config.pipeline.id),
+        pid=pid,
+        report=report,
+        source=_look_at_source(config),
+        tables=sorted(tables.values(), key=lambda table: table.name),
+    )
+
+
+def render(status: Status) -> RenderableType:
+    """Return the status for people."""
+    parts: list[RenderableType] = [Text("\n".join(_head(status)))]
+    if status.tables:
+        parts.append(_table(status))
+    parts.extend(_error(table) for table in status.tables if table.error)
+    return Group(*parts)
+
+
+def _repeated(config: ReplicatorConfig) -> Iterator[Status]:
+    pause = threading.Event()
+    while True:
+        yield gather(config)
+        pause.wait(_WATCH_S)
+
+
+def _print(status: Status, *, as_json: bool) -> None:
+    if as_json:
+        console.print_json(status.to_json())
+    else:
+        console.results().print(render(status))
+
+
+def _stored_tables(config: ReplicatorConfig, reported: Mapping[int, TableReport]) -> dict[int, TableReport]:
+    store = wiring.open_stored_state(config)
+    if store is None:
+        return dict(reported)
+    phases, watermarks = store.get_table_replication_states(), store.get_replication_progress()
+    return {
+        int(table): replace(
+            reported.get(int(table)) or _unreported(store, table),
+            watermark=str(watermarks[table]) if table in watermarks else None,
+            **_phase_fields(phase),
+        )
+        for table, phase in phases.items()
+    }
+
+
+def _unreported(store: Store, table: TableId) -> TableReport:
+    schema = store.get_table_schema(table)
+    name = str(schema.name) if schema else f"oid {int(table)}"
+    return TableReport(int(table), name, "", None, copied_rows=0, estimated_rows=None, applied_events=0)
+
+
+def _phase_fields(phase: Phase) -> dict[str, Any]:
+    errored = phase if isinstance(phase, Errored) else None
+    policy = errored.retry_policy if errored else None
+    return {
+        "phase": phase.kind,
+        "error": errored.reason if errored else None,
+        "solution": errored.solution if errored else None,
+        "next_retry": policy.next_retry.isoformat() if isinstance(policy, TimedRetry) else None,
+    }
+
+
+def _look_at_source(config: ReplicatorConfig) -> SourceStatus:
+    try:
+        with closing(connect(wiring.source_of(config), application_name="penstock status")) as connection:
+            slot = read_slot(connection, config.pipeline.id.slot_name)
+            with source_errors("asking for the source's position"):
+                row = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+    except SourceError as error:
+        return SourceStatus(problem=error.message)
+    assert row is not None
+    position, confirmed = Lsn.parse(row[0]), slot.confirmed_flush_lsn
+    return SourceStatus(
+        position=str(position),
+        slot=slot.name if slot.exists else None,
+        confirmed=None if confirmed is None else str(confirmed),
+        wal_status=slot.invalidation or slot.wal_status,
+        lag_bytes=None if confirmed is None else max(int(position) - int(confirmed), 0),
+    )
+
+
+def _head(status: Status) -> Iterator[str]:
+    running = f"running (process {status.pid})" if status.pid is not None else "not running"
+    yield f"pipeline {status.pipeline}: {running}" + ("" if status.report else ", and never was")
+    if status.report:
+        yield from _reported(status.report)
+    yield from _source_lines(status.source)
+
+
+def _reported(report: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"log: {report['log_start']} to {report['log_end']}, {console.size(report['log_bytes'])};"
+        f" acknowledged {report['acknowledged']} (as of {report['at']})"
+    )
+    if report["is_log_full"]:
+        yield "the log is full: the receiver waits, and the source keeps its WAL"
+    if report["receiver_error"]:
+        yield f"the receiver was restarted {report['receiver_restarts']} times; last: {report['receiver_error']}"
+
+
+def _source_lines(source: SourceStatus) -> Iterator[str]:
+    if source.problem:
+        yield f"source: not reachable, so the lag is unknown: {source.problem}"
+    elif source.slot is None:
+        yield f"source: at {source.position}; the slot does not exist"
+    else:
+        yield (
+            f"source: at {source.position}; slot {source.slot} confirmed {source.confirmed} ({source.wal_status}),"
+            f" {console.size(source.lag_bytes or 0)} behind"
+        )
+
+
+def _table(status: Status) -> Table:
+    table = Table("table", "phase", "watermark", box=None, header_style="bold", pad_edge=False)
+    for name in ("behind", "rows copied", "events applied"):
+        table.add_column(name, justify="right")
+    for each in status.tables:
+        lag = _table_lag(each, status.source)
+        table.add_row(
+            each.name,
+            Text(each.phase, "red" if each.error else ""),
+            each.watermark or "—",
+            "—" if lag is None else console.size(lag),
+            copied(each),
+            console.count(each.applied_events),
+        )
+    return table
+
+
+def copied(table: TableReport) -> str:
+    """Return how much of a table is copied, against the estimate if there is one and it is not passed."""
+    rows = console.count(table.copied_rows)
+    if table.phase != "data_sync" or not table.estimated_rows:
+        return rows
+    return f"{rows} of about {console.count(max(table.estimated_rows, table.copied_rows))}"
+
+
+def _table_lag(table: TableReport, source: SourceStatus) -> int | None:
+    if table.watermark is None or source.position is None:
+        return None
+    return max(int(Lsn.parse(source.position)) - int(Lsn.parse(table.watermark)), 0)
+
+
+def _error(table: TableReport) -> Text:
+    text = Text.assemble((f"{table.name}: ", "bold red"), table.error or "")
+    if table.solution:
+        text.append(f"\n    {table.solution}")
+    if table.next_retry:
+        text.append(f"\n    It is tried again at {table.next_retry}.")
+    return text

@@ -1,0 +1,130 @@
+"""From configuration to running parts: the only place that names concrete classes."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock import failpoint
+from penstock.config.load import failpoints_from_environment
+from penstock.config.replicator import ReplicatorConfig
+from penstock.contract import Destination, Store
+from penstock.errors import ConfigError, ErrorKind, PenstockError
+from penstock.postgres.connection import SourceAddress
+from penstock.runtime.pipeline import Pipeline
+from penstock.runtime.source import source_address
+from penstock.spark.lazy import LazySession
+from penstock.spark.session import SparkSettings
+from penstock.store.memory import MemoryStore
+from penstock.store.sqlite import SQLiteStore
+
+SPARK_LOG_NAME = "spark.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A replicator, put together and not yet started."""
+
+    config: ReplicatorConfig
+    store: Store
+    session: LazySession
+    destination: Destination
+    pipeline: Pipeline
+
+    def close(self) -> None:
+        """Release what the pipeline does not own."""
+        # A JVM that has died already, of the same signal perhaps, cannot be stopped in order.
+        with contextlib.suppress(Exception):
+            self.session.stop()
+        if isinstance(self.store, SQLiteStore):
+            self.store.close()
+
+
+def assemble(config: ReplicatorConfig) -> Parts:
+    """Build everything that a configuration names; nothing is started, no JVM either."""
+    failpoints = failpoints_from_environment()
+    _arm(failpoints)
+    store = build_store(config)
+    session = build_session(config)
+    destination = build_destination(config, store, session)
+    pipeline = Pipeline(
+        config.pipeline,
+        store=store,
+        destination=destination,
+        state_dir=config.state_dir,
+        spark=session,
+        failpoints=failpoints,
+    )
+    return Parts(config, store, session, destination, pipeline)
+
+
+def build_store(config: ReplicatorConfig) -> Store:
+    """Open the store for writing."""
+    path = config.sqlite_path
+    return MemoryStore() if path is None else SQLiteStore(path, config.pipeline.id)
+
+
+def open_stored_state(config: ReplicatorConfig) -> Store | None:
+    """Open what an earlier or running replicator stored, read-only; None if there is nothing."""
+    path = config.sqlite_path
+    if path is None or not path.is_file():
+        return None
+    store = SQLiteStore.open_readonly(path, config.pipeline.id)
+    store.load_table_replication_states()
+    store.load_table_schemas()
+    return store
+
+
+def build_session(config: ReplicatorConfig) -> LazySession:
+    """Describe Spark; it starts when first used, and its JVM writes to a file in the state folder."""
+    spark = config.spark
+    settings = SparkSettings(
+        master=spark.master,
+        conf=spark.conf,
+        driver_memory=spark.driver_memory,
+        log_file=config.state_dir / SPARK_LOG_NAME,
+    )
+    return LazySession(settings, app_name=f"penstock {config.pipeline.id}")
+
+
+def build_destination(config: ReplicatorConfig, store: Store, session: LazySession) -> Destination:
+    """Build the destination; what it needs and is not installed is the user's to install."""
+    delta = config.destination.delta
+    try:
+        if delta is None:
+            from penstock.destinations.memory import MemoryDestination
+
+            return MemoryDestination()
+        from penstock.destinations.delta import DeltaDestination
+    except ModuleNotFoundError as error:
+        kind = config.destination.kind
+        raise ConfigError(
+            f"destination.{kind} needs the Python package {error.name}, which is not installed",
+            remedy=f"Run: pip install 'penstock[{kind}]'",
+        ) from error
+    return DeltaDestination(
+        delta.path, pipeline=config.pipeline.id, spark=session, tables=store, cdc_columns=delta.cdc_columns
+    )
+
+
+def source_of(config: ReplicatorConfig) -> SourceAddress:
+    """Return where the source is; certificates given as text are put into the state folder."""
+    certificates = config.pipeline.pg_connection.tls.trusted_root_certs
+    if certificates and "-----BEGIN" in certificates:
+        _make_state_dir(config.state_dir)
+    return source_address(config.pipeline.pg_connection, config.state_dir)
+
+
+def _make_state_dir(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PenstockError(f"state_dir {path}: {error.strerror}", kind=ErrorKind.LOG_IO) from error
+
+
+def _arm(failpoints: str) -> None:
+    try:
+        failpoint.arm(failpoints)
+    except ValueError as error:
+        raise ConfigError(f"PENSTOCK_FAILPOINTS: {error}", remedy="Correct the variable, or unset it.") from None

@@ -1,0 +1,99 @@
+"""Commits to Delta tables without a JVM: milliseconds, with the position in the same commit as the data."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+from penstock.contract.batch import CopiedFile
+from penstock.destinations.delta.schema import statistics
+from penstock.failpoint import hit
+from penstock.model.lsn import Lsn
+from penstock.model.table import PipelineId, TableId
+
+
+@dataclass(frozen=True)
+class Committer:
+    """One table's place in the lake, and how its commits name its pipeline and position."""
+
+    location: str
+    pipeline: PipelineId
+    table: TableId
+
+    @property
+    def app_id(self) -> str:
+        """What the table's position is stored under."""
+        return f"penstock/{self.pipeline}/{int(self.table)}"
+
+    @property
+    def description(self) -> str:
+        """What marks the table as this pipeline's."""
+        return f"Replicated by Penstock, pipeline {self.pipeline}"
+
+    def metadata(self, position: Lsn) -> str:
+        """Return what a commit says about itself, for people who read the table's history."""
+        return json.dumps({"pipeline": self.pipeline, "table": int(self.table), "lsn": str(position)})
+
+    def open(self) -> DeltaTable | None:
+        """Read the table's present state, or None if there is none."""
+        return DeltaTable(self.location) if DeltaTable.is_deltatable(self.location) else None
+
+    def replace(self, schema: Schema, files: Iterable[CopiedFile], position: Lsn) -> None:
+        """Create the table, or put these columns and files in place of all it has."""
+        create_table_with_add_actions(
+            self.location,
+            schema,
+            self._added(files),
+            mode="overwrite",
+            partition_by=[],
+            description=self.description,
+            configuration={"delta.enableDeletionVectors": "true"},
+            commit_properties=self._properties(position),
+        )
+        hit("delta.committed")
+
+    def append(self, table: DeltaTable, files: Iterable[CopiedFile], position: Lsn) -> None:
+        """Add files; without any, move only the position."""
+        self._write(table, files, position, "append")
+
+    def empty(self, table: DeltaTable, position: Lsn) -> None:
+        """Remove every row."""
+        self._write(table, [], position, "overwrite")
+
+    def _write(self, table: DeltaTable, files: Iterable[CopiedFile], position: Lsn, mode: str) -> None:
+        table.create_write_transaction(
+            self._added(files),
+            mode=mode,
+            schema=table.schema(),
+            partition_by=[],
+            commit_properties=self._properties(position),
+        )
+        hit("delta.committed")
+
+    def _added(self, files: Iterable[CopiedFile]) -> list[AddAction]:
+        hit("delta.commit")
+        now_ms = time.time_ns() // 1_000_000
+        return [
+            AddAction(self._relative(file.path), file.size_bytes, {}, now_ms, data_change=True, stats=statistics(file))
+            for file in files
+        ]
+
+    def _relative(self, path: str) -> str:
+        """Return a file's path as the table's log has it: below its folder, and as in a URL."""
+        base = self.location.rstrip("/") + "/"
+        bare = path.removeprefix("file://")
+        if not bare.startswith(base):
+            raise ValueError(f"the file {path} is not below {self.location}")
+        return quote(bare.removeprefix(base))
+
+    def _properties(self, position: Lsn) -> CommitProperties:
+        return CommitProperties(
+            app_transactions=[Transaction(self.app_id, int(position))],
+            custom_metadata={"userMetadata": self.metadata(position)},
+        )

@@ -1,0 +1,61 @@
+"""From what Spark and the Delta library raise to our own errors, without a value from any row."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+
+from deltalake.exceptions import CommitFailedError, DeltaError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from penstock.errors import DestinationError, ErrorKind
+from penstock.spark.fold import ROW_MISSING
+
+_log = logging.getLogger(__name__)
+# Delta's conditions, e.g. DELTA_CONCURRENT_APPEND, and its Java classes, e.g. ConcurrentDeleteReadException.
+_CONFLICT = re.compile(r"DELTA_CONCURRENT_|Concurrent\w*Exception|ProtocolChangedException|MetadataChangedException")
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]{4,})\]")
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Raise `DestinationError` for whatever fails inside; `what` says what was being done, and to which table."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise _conflict(what) from error
+    except DeltaError as error:
+        _log.debug("delta library failed: %s", what, exc_info=True)
+        raise DestinationError(f"{what} failed in the Delta library ({type(error).__name__}).") from error
+    except (PySparkException, Py4JError) as error:
+        _log.debug("spark failed: %s", what, exc_info=True)
+        raise spark_fault(what, str(error)) from error
+    except PermissionError as error:
+        raise DestinationError(
+            f"{what} was denied: {error.strerror}.", kind=ErrorKind.DESTINATION_PERMISSION_DENIED
+        ) from error
+    except OSError as error:
+        raise DestinationError(
+            f"{what} failed: {error.strerror or type(error).__name__}.", kind=ErrorKind.DESTINATION_UNAVAILABLE
+        ) from error
+
+
+def spark_fault(what: str, said: str) -> DestinationError:
+    """Return the error that Spark's text stands for; of the text only the condition is kept."""
+    if ROW_MISSING in said:
+        return DestinationError(
+            f"{what} met an update of a row that the Delta table does not have.",
+            kind=ErrorKind.DESTINATION_UNSUPPORTED,
+            remedy="Something else changed the Delta table: resync the table.",
+        )
+    if _CONFLICT.search(said):
+        return _conflict(what)
+    condition = _CONDITION.search(said)
+    return DestinationError(f"{what} failed in Spark ({condition[1] if condition else 'no condition given'}).")
+
+
+def _conflict(what: str) -> DestinationError:
+    return DestinationError(f"{what} lost to another writer's commit.", kind=ErrorKind.DESTINATION_CONFLICT)

@@ -1,0 +1,102 @@
+"""A table's columns, statistics and folder as Delta has them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from deltalake import Schema
+
+from penstock.contract.batch import CopiedFile
+from penstock.model.table import TableName, TableSchema
+from penstock.wire.arrow import arrow_type
+
+CHANGE_TYPE, LSN, TIMESTAMP = "_CHANGE_TYPE", "_LSN", "_TIMESTAMP"
+CDC_NAMES = (CHANGE_TYPE, LSN, TIMESTAMP)
+_CDC_FIELDS = (
+    pa.field(CHANGE_TYPE, pa.string()),
+    pa.field(LSN, pa.int64()),
+    pa.field(TIMESTAMP, pa.timestamp("us", "UTC")),
+)
+
+# Not %: the Delta library decodes it in paths, Spark does not, and the two would miss each other.
+_ESCAPE = "~"
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+# Spark's own limit for strings in statistics; longer ones are worth nothing for skipping files.
+_MAX_STRING = 32
+_MAX_SAFE_INTEGER = 1 << 63
+
+
+def arrow_schema(schema: TableSchema, *, cdc_columns: bool) -> pa.Schema:
+    """Return the lake table's columns in order: the source's, then ours."""
+    own = [pa.field(column.name, arrow_type(column.type)) for column in schema.columns]
+    return pa.schema([*own, *(_CDC_FIELDS if cdc_columns else ())])
+
+
+def delta_schema(schema: TableSchema, *, cdc_columns: bool) -> Schema:
+    """Return the same as a Delta schema."""
+    return Schema.from_arrow(arrow_schema(schema, cdc_columns=cdc_columns))
+
+
+def delta_fields(schema: TableSchema, *, cdc_columns: bool) -> dict[str, Any]:
+    """Return the Delta type of every column."""
+    return {item.name: item.type for item in delta_schema(schema, cdc_columns=cdc_columns).fields}
+
+
+def folder_name(name: TableName) -> str:
+    """Return a table's folder below the lake: different for different tables, and never outside it."""
+    return f"{_escaped(name.schema)}/{_escaped(name.name)}"
+
+
+def _escaped(name: str) -> str:
+    escaped = "".join(c if c in _PLAIN else "".join(f"{_ESCAPE}{byte:02X}" for byte in c.encode()) for c in name)
+    return f"{_ESCAPE}2E{escaped[1:]}" if escaped.startswith(".") else escaped
+
+
+def statistics(file: CopiedFile) -> str:
+    """Return a file's statistics in Delta's form; a bound that would not be exact or safe is left out."""
+    minimums = {name: _bound(value, upper=False) for name, value in file.minimums.items()}
+    maximums = {name: _bound(value, upper=True) for name, value in file.maximums.items()}
+    both = [name for name in minimums if minimums[name] is not None and maximums.get(name) is not None]
+    return json.dumps(
+        {
+            "numRecords": file.rows,
+            "minValues": _picked(minimums, both),
+            "maxValues": _picked(maximums, both),
+            "nullCount": dict(file.null_counts),
+        }
+    )
+
+
+def _picked(values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    return {name: values[name] for name in names}
+
+
+def _bound(value: Any, *, upper: bool) -> Any:
+    """Return a bound as JSON. Floats have NaN and decimals more digits than JSON readers keep: none for them."""
+    match value:
+        case bool():
+            return None
+        case int():
+            return value if -_MAX_SAFE_INTEGER <= value < _MAX_SAFE_INTEGER else None
+        case str():
+            return value if len(value) <= _MAX_STRING else None
+        case dt.datetime():
+            return _milliseconds(value, upper=upper)
+        case dt.date():
+            return value.isoformat()
+    return None
+
+
+def _milliseconds(value: dt.datetime, *, upper: bool) -> str | None:
+    """Return a timestamp in Delta's milliseconds, rounded so that the bound still holds."""
+    rest = value.microsecond % 1000
+    try:
+        rounded = value - dt.timedelta(microseconds=rest) + dt.timedelta(milliseconds=1 if rest and upper else 0)
+    except OverflowError:
+        return None
+    text = rounded.replace(tzinfo=None).isoformat(timespec="milliseconds")
+    return f"{text}Z" if value.tzinfo else text

@@ -1,0 +1,138 @@
+"""The replication slot on the source: its state, its creation and its end.
+
+A slot keeps the source's WAL for us, so it is created once, never silently recreated, and dropped
+only when asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from penstock.errors import ErrorKind, SourceError
+from penstock.model.lsn import Lsn
+from penstock.model.table import quote_identifier
+from penstock.postgres import query
+from penstock.postgres.connection import Connection, as_source_error, source_errors
+
+PLUGIN = "pgoutput"
+_TERMINATE_WAIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """A slot as the source shows it; where it does not exist, only its name means anything."""
+
+    name: str
+    exists: bool
+    active: bool = False
+    active_pid: int | None = None
+    plugin: str | None = None
+    database: str | None = None
+    wal_status: str | None = None
+    """`reserved`, `extended`, `unreserved` or `lost`: how safe the WAL is that the slot still needs."""
+    restart_lsn: Lsn | None = None
+    confirmed_flush_lsn: Lsn | None = None
+    invalidation: str | None = None
+    """Why the source has given the slot up; None while it is sound."""
+
+
+def read_slot(connection: Connection, name: str) -> SlotState:
+    """Return a slot's state."""
+    with source_errors(f"reading replication slot {name}"):
+        row = connection.execute(query.load("slot"), {"slot": name}).fetchone()
+    return SlotState(name, exists=False) if row is None else _state(name, row[0])
+
+
+def _state(name: str, shown: dict[str, Any]) -> SlotState:
+    return SlotState(
+        name,
+        exists=True,
+        active=shown["active"],
+        active_pid=shown["active_pid"],
+        plugin=shown["plugin"],
+        database=shown["database"],
+        wal_status=shown["wal_status"],
+        restart_lsn=_lsn(shown["restart_lsn"]),
+        confirmed_flush_lsn=_lsn(shown["confirmed_flush_lsn"]),
+        invalidation=_invalidation(shown),
+    )
+
+
+def _lsn(text: str | None) -> Lsn | None:
+    return None if text is None else Lsn.parse(text)
+
+
+def _invalidation(shown: dict[str, Any]) -> str | None:
+    """Tell why: in a word from 17 on; before, only that WAL is gone, or (16) that recovery conflicted."""
+    if reason := shown.get("invalidation_reason"):
+        return str(reason)
+    if shown["wal_status"] == "lost":
+        return "wal_removed"
+    return "conflict" if shown.get("conflicting") else None
+
+
+def create_slot(connection: Connection, name: str) -> Lsn:
+    """Create the slot on a replication connection, and return its consistent point.
+
+    Waits for the transactions that are open at the time. No snapshot is exported.
+    """
+    statement = f"CREATE_REPLICATION_SLOT {quote_identifier(name)} LOGICAL {PLUGIN} NOEXPORT_SNAPSHOT"
+    return run_create_slot(connection, name, statement)[0]
+
+
+def run_create_slot(connection: Connection, name: str, statement: str) -> tuple[Lsn, str | None]:
+    """Run a creating statement, and return the consistent point and the exported snapshot's name.
+
+    The syntax is the one that all supported servers accept, 14 included.
+    """
+    try:
+        row = connection.execute(statement).fetchone()
+    except psycopg.errors.DuplicateObject:
+        raise SourceError(
+            f"replication slot {name} exists already",
+            kind=ErrorKind.STATE,
+            remedy="Use it, drop it (penstock drop), or give this pipeline another id.",
+        ) from None
+    except psycopg.Error as error:
+        raise as_source_error(error, f"creating replication slot {name}") from None
+    assert row is not None
+    _, consistent_point, snapshot, _ = row
+    return Lsn.parse(consistent_point), snapshot
+
+
+def drop_slot(connection: Connection, name: str, *, terminate: bool = False, timeout_s: float = 30.0) -> None:
+    """Drop the slot if it exists; end whoever reads it first if asked to, within the time given."""
+    deadline = time.monotonic() + timeout_s
+    while not _try_drop(connection, name):
+        state = read_slot(connection, name)
+        if not terminate or time.monotonic() > deadline:
+            raise slot_in_use(state)
+        if state.active_pid is not None:
+            _terminate(connection, state.active_pid)
+
+
+def _try_drop(connection: Connection, name: str) -> bool:
+    try:
+        connection.execute(query.load("drop_slot"), {"slot": name})
+    except psycopg.errors.ObjectInUse:
+        return False
+    except psycopg.errors.UndefinedObject:
+        return True  # someone else dropped it meanwhile
+    except psycopg.Error as error:
+        raise as_source_error(error, f"dropping replication slot {name}") from None
+    return True
+
+
+def _terminate(connection: Connection, pid: int) -> None:
+    with source_errors(f"ending process {pid}, which reads the slot"):
+        connection.execute(query.load("terminate_backend"), {"pid": pid, "timeout_ms": int(_TERMINATE_WAIT_S * 1000)})
+
+
+def slot_in_use(state: SlotState) -> SourceError:
+    """Return the error that says who reads a slot."""
+    holder = f"process {state.active_pid}" if state.active_pid is not None else "another process"
+    return SourceError(f"replication slot {state.name} is in use by {holder} on the source", kind=ErrorKind.SLOT_IN_USE)

@@ -1,0 +1,3 @@
+select pubname
+from pg_catalog.pg_publication
+order by pubname

@@ -1,0 +1,3 @@
+select p.pubupdate or p.pubdelete
+from pg_catalog.pg_publication as p
+where p.pubname = %(publication)s

@@ -1,0 +1,205 @@
+"""The apply worker: takes ranges of whole transactions from the log into the destination, and acknowledges them.
+
+A `Positioned` destination gets one table at a time, several tables at once: each table has its own
+watermark, so a slow or broken one holds back nobody. Any other destination gets batches that span
+tables, one after the other, in commit order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from penstock import failpoint
+from penstock.contract import Destination, Positioned
+from penstock.model.lsn import Lsn
+from penstock.model.phase import Catchup, Ready, SyncDone, SyncWait
+from penstock.model.table import TableId
+from penstock.receiver.settings import Command
+from penstock.replication.progress import positions
+from penstock.runtime.failure import FailurePolicy
+from penstock.runtime.tables import Tables, TableState
+from penstock.spark.changes import LogEvents, LogView
+from penstock.telemetry.log import get_logger
+
+_TICK_S = 0.1  # the longest a hand-over or a due retry waits for the loop
+
+
+@dataclass(frozen=True, slots=True)
+class Applier:
+    """Applies ranges of the log; shared by the apply worker and the table-sync workers."""
+
+    view: LogView
+    tables: Tables
+    destination: Destination
+
+    def apply(self, starts: Mapping[TableId, Lsn], end: Lsn) -> int:
+        """Apply changes of some tables, each from its own watermark, up to `end`; return how many there were."""
+        schemas = {table: self.tables.schema(table) for table in starts}
+        events = LogEvents(self.view, starts, schemas, end)
+        changes = events.tables().values()
+        if changes:
+            failpoint.hit("apply.before_write")
+            self.destination.write_events(events)
+            failpoint.hit("apply.after_write")
+        return sum(each.inserts + each.updates + each.deletes + len(each.truncates) for each in changes)
+
+
+class ApplyWorker:
+    """Runs the loop on a thread of its own."""
+
+    def __init__(
+        self,
+        applier: Applier,
+        failures: FailurePolicy,
+        *,
+        send: Callable[[Command], None],
+        max_bytes: int,
+        max_log_bytes: int,
+        parallel_tables: int,
+        acknowledges_staged: bool,
+    ) -> None:
+        self._applier = applier
+        self._tables = applier.tables
+        self._reader = applier.view.reader
+        self._failures = failures
+        self._send = send
+        self._max_bytes = max_bytes
+        self._max_log_bytes = max_log_bytes
+        self._acknowledges_staged = acknowledges_staged
+        self._log = get_logger(worker="apply")
+        self._wakened = threading.Event()
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(parallel_tables, thread_name_prefix="apply")
+        self._under_way: dict[frozenset[TableId], Future[None]] = {}
+        self._is_positioned = isinstance(applier.destination, Positioned)
+
+    def wake(self) -> None:
+        """Look at the log now: there is something new."""
+        self._wakened.set()
+
+    def stop(self) -> None:
+        """Let what is under way finish, and start nothing new."""
+        self._stopping.set()
+        self.wake()
+
+    def run(self) -> None:
+        """Apply until stopped."""
+        try:
+            while not self._stopping.is_set():
+                self._wakened.wait(_TICK_S)
+                self._wakened.clear()
+                self._step()
+        finally:
+            self._pool.shutdown()
+            self._collect()
+            self._acknowledge()
+
+    def _step(self) -> None:
+        self._reader.poll()
+        self._collect()
+        self._retry()
+        self._hand_over()
+        self._dispatch()
+        self._acknowledge()
+
+    def _hand_over(self) -> None:
+        """Give every table that waits for it the position from which the apply worker takes over."""
+        for state in self._tables.in_phase(SyncWait):
+            assert state.watermark is not None
+            self._tables.enter(state.id, Catchup(max(self._reader.end_lsn, state.watermark)))
+
+    def _retry(self) -> None:
+        for table in self._failures.retry_due():
+            self.recover_watermark(table)
+
+    def recover_watermark(self, table: TableId) -> None:
+        """Ask a destination that knows how far a table really is: a commit may have succeeded unnoticed."""
+        destination = self._applier.destination
+        if isinstance(destination, Positioned):
+            committed = destination.watermark(table)
+            if committed is not None:
+                self._tables.advance({table: committed})
+
+    def _dispatch(self) -> None:
+        busy = frozenset[TableId]().union(*self._under_way)
+        free = [state for state in self._tables.all() if state.is_followed and state.id not in busy]
+        pending = self._skip_unchanged(free)
+        if self._is_positioned:
+            for state in pending:
+                self._submit([state])
+        elif pending and not self._under_way:
+            self._submit(pending)
+
+    def _skip_unchanged(self, states: list[TableState]) -> list[TableState]:
+        """Move tables without changes to the log's end, and return the others."""
+        end = self._reader.end_lsn
+        pending: list[TableState] = []
+        for state in states:
+            assert state.watermark is not None
+            if state.watermark >= end:
+                self._finish(state.id, state.watermark, 0)
+            elif self._has_changes(state, end):
+                pending.append(state)
+            else:
+                self._finish(state.id, end, 0)
+        return pending
+
+    def _has_changes(self, state: TableState, end: Lsn) -> bool:
+        assert state.watermark is not None
+        try:
+            files = self._reader.files(state.id, state.watermark, end)
+        except Exception as error:  # noqa: BLE001  # a gap in the log stops this table only
+            self._failures.fail(state.id, error)
+            return False
+        return bool(files) or bool(self._reader.truncates(state.id, state.watermark, end))
+
+    def _submit(self, states: list[TableState]) -> None:
+        starts = {state.id: state.watermark for state in states if state.watermark is not None}
+        end = self._reader.bounded_end(min(starts.values()), self._max_bytes)
+        starts = {table: start for table, start in starts.items() if start < end}
+        self._under_way[frozenset(starts)] = self._pool.submit(self._apply, starts, end)
+
+    def _apply(self, starts: Mapping[TableId, Lsn], end: Lsn) -> None:
+        try:
+            events = self._applier.apply(starts, end)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it stops these tables and no others
+            for table in starts:
+                self._failures.fail(table, error)
+        else:
+            for table in starts:
+                self._finish(table, end, events)
+        finally:
+            self.wake()
+
+    def _finish(self, table: TableId, end: Lsn, events: int) -> None:
+        if not self._tables.has(table):
+            return
+        state = self._tables.get(table)
+        self._tables.advance({table: end}, events)
+        if events:
+            self._failures.succeed(table)
+        if isinstance(state.phase, SyncDone) and end >= state.phase.lsn:
+            self._tables.enter(table, Ready())
+            self._log.info("table is ready", table=str(state.name), watermark=str(end))
+
+    def _collect(self) -> None:
+        for tables, future in list(self._under_way.items()):
+            if future.done():
+                del self._under_way[tables]
+                future.result()
+
+    def _acknowledge(self) -> None:
+        found = positions(
+            self._tables.needs(),
+            self._reader.end_lsn,
+            acknowledges_staged=self._acknowledges_staged,
+            # Half a log is what stopped tables may claim: they must never fill it and so stop the others.
+            keeps_errored=self._reader.size_bytes < self._max_log_bytes // 2,
+        )
+        self._tables.persist()
+        failpoint.hit("apply.before_acknowledge")
+        self._send(Command(found.acknowledge, found.trim))
+        self._reader.forget(found.trim)

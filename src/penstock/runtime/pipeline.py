@@ -1,0 +1,303 @@
+"""The pipeline: everything that runs, from start to shutdown."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.changelog.reader import LogReader
+from penstock.config.pipeline import PipelineConfig
+from penstock.contract import Destination, Positioned, Store
+from penstock.errors import ErrorKind, PenstockError, StateError
+from penstock.model.lsn import NOWHERE, Lsn
+from penstock.model.phase import Errored, Init, Phase, Ready
+from penstock.model.table import TableId
+from penstock.postgres.connection import connect, source_errors
+from penstock.postgres.preflight import require_source
+from penstock.postgres.publication import PublishedTable, published_tables
+from penstock.postgres.slot import read_slot
+from penstock.receiver.settings import Command, ReceiverSettings
+from penstock.replication.life import after_restart
+from penstock.runtime.apply import Applier, ApplyWorker
+from penstock.runtime.copy import Copier
+from penstock.runtime.failure import FailurePolicy
+from penstock.runtime.lock import lock_state_dir
+from penstock.runtime.report import PipelineReport, now, table_report, write_report
+from penstock.runtime.source import SlotAndLog, source_address
+from penstock.runtime.supervisor import ReceiverSupervisor
+from penstock.runtime.sync import SyncSettings, TableSync
+from penstock.runtime.tables import Tables
+from penstock.spark.changes import LogView
+from penstock.spark.lazy import LazySession
+from penstock.spark.session import SparkSettings
+from penstock.telemetry.log import get_logger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_REPORT_S = 1.0
+_PARALLEL_TABLES = 4
+
+
+class Pipeline:
+    """Replicates one publication into one destination.
+
+    `start` returns when everything runs; `wait` returns when it has ended, and raises what ended it;
+    `shutdown`, from any thread or a signal handler, asks it to end: what is under way is finished,
+    the source hears how far we are, the destination is shut down. A pipeline runs once.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        *,
+        store: Store,
+        destination: Destination,
+        state_dir: str | os.PathLike[str] = ".penstock",
+        spark: Callable[[], SparkSession] | None = None,
+        failpoints: str = "",
+    ) -> None:
+        self._config = config
+        self._state_dir = Path(state_dir)
+        self._destination = destination
+        self._failpoints = failpoints
+        self._log = get_logger(pipeline=str(config.id))
+        self._tables = Tables(store)
+        self._cleanup = ExitStack()
+        self._spark = spark or self._own_session()
+        self._threads: list[threading.Thread] = []
+        self._errors: list[Exception] = []
+        self._stop_requested = threading.Event()
+        self._is_started = False
+        self._command = Command(NOWHERE, NOWHERE)
+        self._received_events = 0
+
+    def start(self) -> None:
+        """Check the source, take up the state that is stored, and set everything going."""
+        if self._is_started:
+            raise StateError("this pipeline has been started already", remedy="Make a new Pipeline to start again.")
+        self._is_started = True
+        try:
+            self._prepare()
+        except BaseException:
+            self._cleanup.close()
+            raise
+        self._supervisor.start()
+        for name, work in (("apply", self._apply.run), ("table-sync", self._sync.run), ("report", self._report)):
+            thread = threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        self._log.info("pipeline started", tables=len(self._tables.ids()))
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end, at most so long, and say whether it has come; raise the error that caused it."""
+        if not self._is_started:
+            raise StateError("this pipeline was not started", remedy="Call start first.")
+        if not self._stop_requested.wait(timeout_s):
+            return False
+        self._finish()
+        if len(self._errors) > 1:
+            raise ExceptionGroup("the pipeline failed", self._errors)
+        if self._errors:
+            raise self._errors[0]
+        return True
+
+    def shutdown(self) -> None:
+        """Ask the pipeline to end. Returns at once; `wait` tells when it has."""
+        self._stop_requested.set()
+
+    def shutdown_and_wait(self) -> None:
+        """End the pipeline, and return when it has ended."""
+        self.shutdown()
+        self.wait()
+
+    def wait_until_ready(self, target: Lsn, timeout_s: float | None = None) -> bool:
+        """Wait until every table is followed and has passed a position, or has stopped with an error, or all ends."""
+        self._tables.wait_for(lambda: self._stop_requested.is_set() or self._has_passed(target), timeout_s)
+        return self._has_passed(target)
+
+    def source_position(self) -> Lsn:
+        """Return the position that the source has reached just now."""
+        with (
+            closing(connect(self._address, application_name="penstock position")) as connection,
+            source_errors("asking for the source's position"),
+        ):
+            row = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None
+        return Lsn.parse(row[0])
+
+    @property
+    def report(self) -> PipelineReport:
+        """What there is to say at this moment."""
+        supervisor, reader = self._supervisor, self._reader
+        return PipelineReport(
+            pipeline=str(self._config.id),
+            pid=os.getpid(),
+            at=now(),
+            receiver_pid=supervisor.pid,
+            receiver_restarts=supervisor.restarts,
+            receiver_error=supervisor.last_error.message if supervisor.last_error else None,
+            is_log_full=supervisor.is_log_full,
+            log_start=str(reader.start_lsn),
+            log_end=str(reader.end_lsn),
+            log_bytes=reader.size_bytes,
+            acknowledged=str(self._command.acknowledge),
+            received_events=self._received_events,
+            tables=[table_report(state) for state in self._tables.all()],
+        )
+
+    def _own_session(self) -> LazySession:
+        session = LazySession(SparkSettings())
+        self._cleanup.callback(session.stop)
+        return session
+
+    def _prepare(self) -> None:
+        config, tables = self._config, self._tables
+        self._cleanup.enter_context(closing(lock_state_dir(self._state_dir)))
+        self._address = source_address(config.pg_connection, self._state_dir)
+        for load in ("load_table_replication_states", "load_table_schemas", "load_table_mappings"):
+            getattr(tables.store, load)()
+        published = self._check_source()
+        self._reader = self._open_log()
+        self._destination.startup()
+        self._cleanup.callback(self._destination.shutdown)
+        self._take_up(published)
+        self._supervisor = ReceiverSupervisor(
+            self._receiver_settings(), on_entry=self._count_entry, on_failure=self._fail
+        )
+        failures = FailurePolicy(
+            tables, delay_ms=config.table_error_retry_delay_ms, max_attempts=config.table_error_retry_max_attempts
+        )
+        applier = Applier(LogView(self._reader, config.value_policies, self._spark), tables, self._destination)
+        self._apply = ApplyWorker(
+            applier,
+            failures,
+            send=self._send,
+            max_bytes=config.batch.max_bytes,
+            max_log_bytes=config.log.max_bytes,
+            parallel_tables=_PARALLEL_TABLES,
+            acknowledges_staged=config.ack == "staged",
+        )
+        copier = Copier(
+            self._address,
+            config.value_policies,
+            tables,
+            self._destination,
+            self._spark,
+            config.max_copy_connections_per_table,
+        )
+        settings = SyncSettings(self._address, config.publication_name, config.max_table_sync_workers)
+        self._sync = TableSync(settings, tables, applier, copier, failures)
+
+    def _check_source(self) -> tuple[PublishedTable, ...]:
+        with closing(connect(self._address, application_name="penstock check")) as connection:
+            has_slot = read_slot(connection, self._config.id.slot_name).exists
+            # One for a temporary slot while a snapshot is taken, and our own.
+            require_source(self._address, self._config.publication_name, slots_needed=1 if has_slot else 2)
+            return published_tables(connection, self._config.publication_name)
+
+    def _open_log(self) -> LogReader:
+        source = SlotAndLog(self._address, self._config.id.slot_name, self._state_dir / "log")
+        states = self._tables.store.get_table_replication_states()
+        may_create = all(isinstance(after_restart(phase), Init) for phase in states.values())
+        try:
+            return source.open(may_create=may_create)
+        except PenstockError as error:
+            lost = {ErrorKind.SLOT_INVALIDATED, ErrorKind.SLOT_MISSING}
+            if error.kind not in lost or self._config.invalidated_slot != "resync":
+                raise
+            self._log.warning("slot is lost, all tables are copied anew", reason=error.message)
+            for table in states:
+                self._tables.store.update_table_replication_state(table, Init())
+            source.drop()
+            return source.open(may_create=True)
+
+    def _take_up(self, published: tuple[PublishedTable, ...]) -> None:
+        """Take every table up where it stood; one that left the publication meanwhile is forgotten."""
+        store = self._tables.store
+        states, progress = store.get_table_replication_states(), store.get_replication_progress()
+        for gone in states.keys() - {table.id for table in published}:
+            store.cleanup_table_state(gone)
+        for table in published:
+            phase = after_restart(states.get(table.id, Init()))
+            phase, watermark = self._recover(table.id, phase, progress.get(table.id))
+            self._tables.add(table.id, table.name, phase, watermark)
+
+    def _recover(self, table: TableId, phase: Phase, stored: Lsn | None) -> tuple[Phase, Lsn | None]:
+        """Return where a table really stands: what the destination committed counts before what was noted."""
+        if isinstance(phase, Init) or not isinstance(self._destination, Positioned):
+            return phase, None if isinstance(phase, Init) else stored
+        committed = self._destination.watermark(table)
+        if committed is None and not isinstance(phase, Errored):
+            self._log.warning("table is gone from the destination, it is copied anew", table=int(table))
+            return Init(), None
+        return phase, max(committed or NOWHERE, stored or NOWHERE)
+
+    def _receiver_settings(self) -> ReceiverSettings:
+        config = self._config
+        return ReceiverSettings(
+            address=self._address,
+            slot=config.id.slot_name,
+            publication=config.publication_name,
+            log=self._state_dir / "log",
+            policies=config.value_policies,
+            max_bytes=config.batch.max_bytes,
+            max_fill_ms=config.batch.max_fill_ms,
+            max_log_bytes=config.log.max_bytes,
+            acknowledges_staged=config.ack == "staged",
+            failpoints=self._failpoints,
+        )
+
+    def _send(self, command: Command) -> None:
+        self._command = command
+        self._supervisor.send(command)
+
+    def _count_entry(self, events: int) -> None:
+        self._received_events += events
+        self._apply.wake()
+
+    def _has_passed(self, target: Lsn) -> bool:
+        states = self._tables.all()
+        return all(
+            isinstance(state.phase, Errored)
+            or (isinstance(state.phase, Ready) and state.watermark is not None and state.watermark >= target)
+            for state in states
+        )
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        """Run a thread's work; an error that it does not handle ends the pipeline."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # handed to whoever waits
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._log.error(
+            "pipeline failed", error=str(error) if isinstance(error, PenstockError) else type(error).__name__
+        )
+        self._errors.append(error)
+        self.shutdown()
+        self._tables.wake()
+
+    def _report(self) -> None:
+        while not self._stop_requested.wait(_REPORT_S):
+            write_report(self._state_dir, self.report)
+        write_report(self._state_dir, self.report)
+
+    def _finish(self) -> None:
+        """End everything, in the order of the data: copies, applying, the receiver, the destination."""
+        self._log.info("pipeline stops")
+        self._sync.stop()
+        self._apply.stop()
+        for thread in self._threads:
+            thread.join()
+        self._supervisor.stop()
+        try:
+            self._cleanup.close()
+        except Exception as error:  # noqa: BLE001  # told with the others
+            self._errors.append(error)
+        self._log.info("pipeline stopped", acknowledged=str(self._command.acknowledge))

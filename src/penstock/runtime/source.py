@@ -1,0 +1,115 @@
+"""The source as configured: its address, its slot, and the log that belongs to that slot."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.changelog.folder import Folder
+from penstock.changelog.reader import LogReader, read_header
+from penstock.changelog.writer import create_log
+from penstock.config.connection import PgConnectionConfig
+from penstock.errors import ErrorKind, LogDamagedError, SourceError
+from penstock.model.lsn import Lsn
+from penstock.postgres.connection import SourceAddress, connect, source_errors
+from penstock.postgres.slot import SlotState, create_slot, drop_slot, read_slot
+
+
+def source_address(config: PgConnectionConfig, state_dir: Path) -> SourceAddress:
+    """Return where the source is. Certificates given as text are put into a file, where libpq can read them."""
+    tls = config.tls
+    certificates = tls.trusted_root_certs
+    if certificates and "-----BEGIN" in certificates:
+        path = state_dir / "trusted_root_certs.pem"
+        path.write_text(certificates)
+        certificates = str(path)
+    return SourceAddress(
+        host=config.host,
+        port=config.port,
+        dbname=config.name,
+        user=config.username,
+        password=config.password.get_secret_value() if config.password else None,
+        sslmode=tls.mode if tls.enabled else "prefer",
+        sslrootcert=(certificates or "system") if tls.enabled else None,
+        hostaddr=config.hostaddr,
+        connect_timeout_s=math.ceil(config.connect_timeout_s),
+        keepalives_idle_s=config.keepalive.idle_secs,
+        keepalives_interval_s=config.keepalive.interval_secs,
+        keepalives_count=config.keepalive.retries,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAndLog:
+    """A slot and the log of what it sent: they belong together, and neither is any good without the other."""
+
+    address: SourceAddress
+    slot: str
+    log: Path
+
+    def open(self, *, may_create: bool) -> LogReader:
+        """Return a reader of the log, creating slot and log where `may_create`.
+
+        A slot that is gone or was invalidated, or has moved past the end of the log, means that
+        changes are lost: that is an error, never a quiet new beginning.
+        """
+        with closing(connect(self.address, application_name="penstock setup")) as connection:
+            state = read_slot(connection, self.slot)
+            with source_errors("identifying the source"):
+                row = connection.execute("select system_identifier::text from pg_control_system()").fetchone()
+        assert row is not None
+        if not state.exists:
+            state = self._create(may_create)
+        self._require_usable(state)
+        assert state.confirmed_flush_lsn is not None
+        create_log(self.log, slot=self.slot, system_identifier=row[0], start_lsn=state.confirmed_flush_lsn)
+        self._require_same_source(row[0])
+        reader = LogReader(self.log)
+        reader.poll()
+        self._require_no_gap(state.confirmed_flush_lsn, reader.end_lsn)
+        return reader
+
+    def drop(self) -> None:
+        """Remove slot and log: everything will be copied anew."""
+        with closing(connect(self.address, application_name="penstock setup")) as connection:
+            if read_slot(connection, self.slot).exists:
+                drop_slot(connection, self.slot, terminate=True)
+        Folder(self.log.parent).remove(self.log.name)
+
+    def _create(self, may_create: bool) -> SlotState:
+        if not may_create:
+            raise SourceError(
+                f"replication slot {self.slot} does not exist, but tables were replicated through it",
+                kind=ErrorKind.SLOT_MISSING,
+            )
+        Folder(self.log.parent).remove(self.log.name)  # the log of a slot that is gone
+        with closing(connect(self.address, application_name="penstock setup", replication=True)) as connection:
+            create_slot(connection, self.slot)
+        with closing(connect(self.address, application_name="penstock setup")) as connection:
+            return read_slot(connection, self.slot)
+
+    def _require_usable(self, state: SlotState) -> None:
+        if state.invalidation is not None:
+            raise SourceError(
+                f"replication slot {self.slot} was invalidated by the source: {state.invalidation}",
+                kind=ErrorKind.SLOT_INVALIDATED,
+            )
+
+    def _require_same_source(self, system_identifier: str) -> None:
+        if read_header(Folder(self.log)).system_identifier != system_identifier:
+            raise LogDamagedError(
+                f"the change log in {self.log} belongs to another database cluster than {self.address}",
+                kind=ErrorKind.LOG_GAP,
+                remedy="Point pg_connection at the cluster it came from, or give this pipeline another state_dir.",
+            )
+
+    def _require_no_gap(self, confirmed: Lsn, end_lsn: Lsn) -> None:
+        if confirmed > end_lsn:
+            raise LogDamagedError(
+                f"the source's slot {self.slot} stands at {confirmed}, but the change log ends at {end_lsn}:"
+                " what is in between is lost",
+                kind=ErrorKind.LOG_GAP,
+                remedy="Restore the newest state of the log's folder, or drop the slot and the state to copy anew.",
+            )

@@ -1,0 +1,157 @@
+"""Keeps a receiver process running: starts it, talks with it, and starts it again when it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import IO, Any
+
+from penstock.errors import ErrorKind, PenstockError, Retry, SourceError
+from penstock.model.lsn import NOWHERE
+from penstock.receiver.settings import Command, ReceiverSettings
+from penstock.telemetry.log import get_logger
+
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 15.0
+_STOP_TIMEOUT_S = 20.0
+# Long enough for a dead predecessor's walsender to notice that its socket is gone, whatever its timeouts.
+_PATIENCE_S = 300.0
+
+
+class ReceiverSupervisor:
+    """Owns the receiver. Its failures are survived as long as they may pass by themselves."""
+
+    def __init__(
+        self,
+        settings: ReceiverSettings,
+        *,
+        on_entry: Callable[[int], None],
+        on_failure: Callable[[PenstockError], None],
+    ) -> None:
+        self._settings = settings
+        self._on_entry = on_entry
+        self._on_failure = on_failure
+        self._log = get_logger(worker="receiver")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command = Command(NOWHERE, NOWHERE)
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="receiver-supervisor", daemon=True)
+        self.is_log_full = False
+        self.last_error: PenstockError | None = None
+        self.restarts = 0
+
+    def start(self) -> None:
+        """Start the receiver and the watch over it."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the receiver finish, then make sure that it is gone."""
+        self._stopping.set()
+        process = self._process
+        if process is not None:
+            self._close_input(process)
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._log.warning("receiver did not stop in time")
+                process.kill()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def send(self, command: Command) -> None:
+        """Tell the receiver how far to acknowledge and what the log may forget."""
+        with self._lock:
+            if command == self._command:
+                return
+            self._command = command
+            self._tell(self._process)
+
+    @property
+    def pid(self) -> int | None:
+        """The receiver's process, while there is one."""
+        return self._process.pid if self._process is not None else None
+
+    def _run(self) -> None:
+        pause, healthy_since = _FIRST_PAUSE_S, time.monotonic()
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            error = self._run_once()
+            if self._stopping.is_set():
+                return
+            if time.monotonic() - started > _LONGEST_PAUSE_S:
+                pause, healthy_since = _FIRST_PAUSE_S, time.monotonic()
+            self.last_error = error
+            if error.retry is not Retry.TIMED or time.monotonic() - healthy_since > _PATIENCE_S:
+                self._on_failure(error)
+                return
+            self._log.warning("receiver ended, starting it again", kind=error.kind, reason=error.message, pause_s=pause)
+            self.restarts += 1
+            self._stopping.wait(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def _run_once(self) -> PenstockError:
+        process = self._spawn()
+        error: PenstockError | None = None
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                error = self._hear(json.loads(line)) or error
+        code = process.wait()
+        self._close_input(process)
+        return error or SourceError(
+            f"the receiver process ended with code {code}", kind=ErrorKind.SOURCE_CONNECTION_FAILED
+        )
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        # A session of its own keeps the terminal's Ctrl-C away: the driver decides when the receiver stops.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.receiver"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        with self._lock:
+            self._process = process
+            self._write(process.stdin, self._settings.to_line())
+            self._tell(process)
+        if self._stopping.is_set():
+            self._close_input(process)
+        return process
+
+    def _hear(self, event: dict[str, Any]) -> PenstockError | None:
+        match event["event"]:
+            case "entry":
+                self._on_entry(event["events"])
+            case "log_full" | "log_has_room":
+                self.is_log_full = event["event"] == "log_full"
+                self._log.warning("change log is full" if self.is_log_full else "change log has room again")
+            case "failed":
+                return SourceError(event["message"], kind=ErrorKind(event["kind"]), remedy=event["remedy"])
+            case name:
+                self.last_error = None
+                self._log.info("receiver " + name, end_lsn=event["end_lsn"])
+        return None
+
+    def _tell(self, process: subprocess.Popen[bytes] | None) -> None:
+        if process is not None:
+            self._write(process.stdin, self._command.to_line())
+
+    @staticmethod
+    def _write(pipe: IO[bytes] | None, line: bytes) -> None:
+        assert pipe is not None
+        # It died or is being stopped: whoever starts it next tells it all again.
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            pipe.write(line)
+            pipe.flush()
+
+    def _close_input(self, process: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()

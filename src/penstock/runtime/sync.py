@@ -1,0 +1,168 @@
+"""Table-sync workers: copy tables as of one snapshot per wave, then catch up with the apply worker.
+
+A wave is the set of tables that wait to be copied when a snapshot is taken. They share it, so a fresh
+pipeline's first state is consistent across tables. The snapshot lives until the wave's last copy ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from penstock import failpoint
+from penstock.errors import PenstockError
+from penstock.model.phase import Catchup, DataSync, Errored, FinishedCopy, Init, Ready, SyncDone, SyncWait
+from penstock.model.table import TableId
+from penstock.postgres.connection import SourceAddress, connect
+from penstock.postgres.publication import PublishedTable, published_tables
+from penstock.postgres.snapshot import ExportedSnapshot
+from penstock.runtime.apply import Applier
+from penstock.runtime.copy import Copier
+from penstock.runtime.failure import FailurePolicy
+from penstock.runtime.tables import Tables
+from penstock.telemetry.log import get_logger
+
+_RECONCILE_S = 5.0  # how soon a change of the publication is noticed
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSettings:
+    """What table-sync needs to know of the pipeline."""
+
+    address: SourceAddress
+    publication: str
+    max_workers: int
+
+
+class TableSync:
+    """Finds tables to copy, and copies them with a bounded number of workers."""
+
+    def __init__(
+        self, settings: SyncSettings, tables: Tables, applier: Applier, copier: Copier, failures: FailurePolicy
+    ) -> None:
+        self._settings = settings
+        self._tables = tables
+        self._applier = applier
+        self._copier = copier
+        self._failures = failures
+        self._log = get_logger(worker="table_sync")
+        self._copies = ThreadPoolExecutor(settings.max_workers, thread_name_prefix="copy")
+        self._catchups = ThreadPoolExecutor(settings.max_workers, thread_name_prefix="catchup")
+        self._catching_up: set[TableId] = set()
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Start no more copies, cancel those under way, and let waiting workers go."""
+        self._stopping.set()
+        self._copier.cancel()
+        self._tables.wake()
+
+    def run(self) -> None:
+        """Copy tables as they come until stopped."""
+        try:
+            while not self._stopping.is_set():
+                self._step()
+        finally:
+            self._copies.shutdown(cancel_futures=True)
+            self._catchups.shutdown(cancel_futures=True)
+
+    def _step(self) -> None:
+        try:
+            published = self._reconcile()
+            self._catch_up_copied()
+            waiting = [published[state.id] for state in self._tables.in_phase(Init) if state.id in published]
+            if waiting:
+                self._run_wave(waiting)
+        except PenstockError as error:
+            self._log.warning("cannot look for tables to copy", kind=error.kind, reason=error.message)
+            self._stopping.wait(_RECONCILE_S)
+        self._tables.wait_for(self._has_work, _RECONCILE_S)
+
+    def _has_work(self) -> bool:
+        return self._stopping.is_set() or bool(self._tables.in_phase(Init)) or bool(self._copied())
+
+    def _reconcile(self) -> dict[TableId, PublishedTable]:
+        """Take in tables that joined the publication, and forget those that left."""
+        with connect(self._settings.address, application_name="penstock table sync") as connection:
+            published = {table.id: table for table in published_tables(connection, self._settings.publication)}
+        known = self._tables.ids()
+        for table in published.values():
+            if table.id not in known:
+                self._log.info("table joined the publication", table=str(table.name))
+                self._tables.add(table.id, table.name, Init(), None)
+        # One that is just being copied is forgotten when that is over.
+        for state in self._tables.in_phase(Init, Ready, Errored):
+            if state.id not in published:
+                self._log.info("table left the publication", table=str(state.name))
+                self._tables.remove(state.id)
+        return published
+
+    def _run_wave(self, waiting: list[PublishedTable]) -> None:
+        names, ids = [table.name for table in waiting], [table.id for table in waiting]
+        # Before the snapshot is taken: a change made right after it must not be trimmed from the log meanwhile.
+        self._tables.hold(ids, self._applier.view.reader.end_lsn)
+        try:
+            with ExportedSnapshot(self._settings.address, names, application_name="penstock snapshot") as snapshot:
+                self._log.info("snapshot taken", tables=len(waiting), position=str(snapshot.consistent_point))
+                self._tables.hold(ids, snapshot.consistent_point)
+                copies = [self._copies.submit(self._copy, table, snapshot) for table in waiting]
+                for copy in copies:
+                    copy.result()
+        finally:
+            self._tables.release(ids)
+
+    def _copy(self, table: PublishedTable, snapshot: ExportedSnapshot) -> None:
+        if self._stopping.is_set():
+            return
+        try:
+            self._tables.enter(table.id, DataSync())
+            failpoint.hit("table_sync.before_copy")
+            rows = self._copier.copy(table, snapshot)
+            failpoint.hit("table_sync.after_copy")
+            self._tables.store.store_replication_progress({table.id: snapshot.consistent_point})
+            self._tables.enter(table.id, FinishedCopy())
+            self._log.info("table is copied", table=str(table.name), rows=rows)
+            self._catch_up_copied()
+        except Exception as error:  # noqa: BLE001  # whatever it is, it stops this table and no other
+            self._fail(table.id, error)
+
+    def _copied(self) -> list[TableId]:
+        found = [state.id for state in self._tables.in_phase(FinishedCopy)]
+        return [table for table in found if table not in self._catching_up]
+
+    def _catch_up_copied(self) -> None:
+        with self._tables.changed:
+            for table in self._copied():
+                self._catching_up.add(table)
+                self._catchups.submit(self._catch_up, table)
+
+    def _catch_up(self, table: TableId) -> None:
+        """Apply the table's own log up to the position that the apply worker takes over from."""
+        try:
+            state = self._tables.get(table)
+            assert state.watermark is not None
+            self._tables.enter(table, SyncWait(state.watermark))
+            if not self._wait_for_catchup(table):
+                return
+            assert isinstance(state.phase, Catchup)
+            end = state.phase.lsn
+            failpoint.hit("table_sync.before_catchup")
+            if state.watermark < end:
+                events = self._applier.apply({table: state.watermark}, end)
+                self._tables.advance({table: end}, events)
+            self._tables.store.store_replication_progress({table: end})
+            self._tables.enter(table, SyncDone(end))
+        except Exception as error:  # noqa: BLE001  # whatever it is, it stops this table and no other
+            self._fail(table, error)
+        finally:
+            self._catching_up.discard(table)
+
+    def _wait_for_catchup(self, table: TableId) -> bool:
+        state = self._tables.get(table)
+        self._tables.wait_for(lambda: self._stopping.is_set() or isinstance(state.phase, Catchup))
+        return not self._stopping.is_set()
+
+    def _fail(self, table: TableId, error: Exception) -> None:
+        if not self._stopping.is_set():  # a cancelled copy is not the table's fault: it starts anew
+            self._failures.fail(table, error)

@@ -1,0 +1,173 @@
+"""What the workers share about tables: phase, watermark, columns, and how a copy is getting on.
+
+One lock guards it all and doubles as the condition that workers wait on, so nobody polls for a phase.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.contract import Store
+from penstock.model.lsn import Lsn
+from penstock.model.phase import Errored, Init, Phase, Ready, SyncDone, TimedRetry
+from penstock.model.table import TableId, TableName, TableSchema
+from penstock.replication.life import after_restart, check_transition
+from penstock.replication.progress import Need
+
+
+@dataclass(slots=True)
+class TableState:
+    """One table, as the workers know it."""
+
+    id: TableId
+    name: TableName
+    phase: Phase
+    watermark: Lsn | None = None
+    """All that committed before it is in the destination; of a table being copied, its snapshot's position."""
+    copied_rows: Callable[[], int] = lambda: 0  # replaced by the copy under way
+    estimated_rows: int | None = None
+    applied_events: int = 0
+    attempts: int = 0
+    """Failures in a row."""
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether the apply worker owns it."""
+        return isinstance(self.phase, SyncDone | Ready)
+
+
+@dataclass
+class Tables:
+    """All tables of a pipeline."""
+
+    store: Store
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    _states: dict[TableId, TableState] = field(default_factory=dict)
+
+    def add(self, table: TableId, name: TableName, phase: Phase, watermark: Lsn | None) -> None:
+        """Take a table in, with the phase that it resumes in."""
+        attempts = phase.retry_policy.attempts if _is_timed(phase) else 0  # type: ignore[union-attr]
+        with self.changed:
+            self._states[table] = TableState(table, name, phase, watermark, attempts=attempts)
+            if self.store.get_table_replication_state(table) != phase:
+                self.store.update_table_replication_state(table, phase)
+            self.changed.notify_all()
+
+    def remove(self, table: TableId) -> None:
+        """Forget a table that left the publication."""
+        with self.changed:
+            self._states.pop(table, None)
+            self.store.cleanup_table_state(table)
+            self.changed.notify_all()
+
+    def all(self) -> list[TableState]:
+        """Return the tables, by name."""
+        with self.changed:
+            return sorted(self._states.values(), key=lambda state: (state.name, state.id))
+
+    def ids(self) -> set[TableId]:
+        """Return the tables' ids."""
+        with self.changed:
+            return set(self._states)
+
+    def get(self, table: TableId) -> TableState:
+        """Return one table."""
+        return self._states[table]
+
+    def has(self, table: TableId) -> bool:
+        """Whether the table is still replicated: it may leave the publication while a worker is busy with it."""
+        return table in self._states
+
+    def schema(self, table: TableId) -> TableSchema:
+        """Return a copied table's columns."""
+        schema = self.store.get_table_schema(table)
+        assert schema is not None, f"table {table} has no schema"
+        return schema
+
+    def enter(self, table: TableId, phase: Phase) -> None:
+        """Move a table on, durably."""
+        with self.changed:
+            state = self._states[table]
+            check_transition(state.phase, phase)
+            self.store.update_table_replication_state(table, phase)
+            state.phase = phase
+            self.changed.notify_all()
+
+    def roll_back(self, table: TableId) -> None:
+        """Return an errored table to where it can go on from, durably."""
+        with self.changed:
+            state = self._states[table]
+            state.phase = self.store.rollback_table_replication_state(table)
+            resumed = after_restart(state.phase)
+            if resumed != state.phase:
+                self.enter(table, resumed)
+            if isinstance(resumed, Init):
+                state.watermark = None
+            self.changed.notify_all()
+
+    def hold(self, tables: Iterable[TableId], watermark: Lsn) -> None:
+        """Make the log keep the changes of tables that are about to be copied."""
+        with self.changed:
+            for table in tables:
+                self._states[table].watermark = watermark
+
+    def release(self, tables: Iterable[TableId]) -> None:
+        """Let go of tables whose copy did not even start."""
+        with self.changed:
+            for table in tables:
+                if isinstance(self._states[table].phase, Init):
+                    self._states[table].watermark = None
+
+    def start_copy(self, table: TableId, estimated_rows: int | None, copied_rows: Callable[[], int]) -> None:
+        """Note how a copy can be watched."""
+        with self.changed:
+            state = self._states[table]
+            state.estimated_rows, state.copied_rows = estimated_rows, copied_rows
+
+    def advance(self, watermarks: Mapping[TableId, Lsn], events: int = 0) -> None:
+        """Move watermarks forward in memory; `persist` makes them durable."""
+        with self.changed:
+            for table, watermark in watermarks.items():
+                state = self._states.get(table)
+                if state is not None and (state.watermark is None or watermark > state.watermark):
+                    state.watermark = watermark
+                    state.applied_events += events
+            self.changed.notify_all()
+
+    def persist(self) -> None:
+        """Store the watermarks of the followed tables."""
+        with self.changed:
+            stored = self.store.get_replication_progress()
+            found = {state.id: state.watermark for state in self._states.values() if state.is_followed}
+        moved = {table: lsn for table, lsn in found.items() if lsn is not None and lsn != stored.get(table)}
+        if moved:
+            self.store.store_replication_progress(moved)
+
+    def needs(self) -> Iterable[Need]:
+        """Return from where on each table needs the log."""
+        with self.changed:
+            return [Need(state.phase, state.watermark) for state in self._states.values()]
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait until something about the tables makes a condition true."""
+        with self.changed:
+            return self.changed.wait_for(condition, timeout_s)
+
+    def wake(self) -> None:
+        """Let everyone who waits look again."""
+        with self.changed:
+            self.changed.notify_all()
+
+    def in_phase(self, *kinds: type[Phase]) -> list[TableState]:
+        """Return the tables in some phase."""
+        return [state for state in self.all() if isinstance(state.phase, kinds)]
+
+    def waiting_for_copy(self) -> list[TableState]:
+        """Return the tables that are to be copied."""
+        return self.in_phase(Init)
+
+
+def _is_timed(phase: Phase) -> bool:
+    return isinstance(phase, Errored) and isinstance(phase.retry_policy, TimedRetry)

@@ -1,0 +1,315 @@
+"""Changes read back from the log: one range of it, as events, as Arrow, or as a Spark frame."""
+
+from __future__ import annotations
+
+import datetime as dt
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.changelog.entry import DataFile
+from penstock.changelog.reader import LogReader
+from penstock.changelog.segment import log_schema
+from penstock.contract import columns as log
+from penstock.errors import ErrorKind, SourceError
+from penstock.model.cell import UNCHANGED, Cell, OldRow, OldRowKind, TableRow, UpdatedRow
+from penstock.model.event import Begin, Commit, Delete, Event, Insert, Relation, Truncate, Update
+from penstock.model.lsn import Lsn, Position
+from penstock.model.policy import ValuePolicies
+from penstock.model.table import Column, TableId, TableSchema
+from penstock.wire.column import convert_column
+from penstock.wire.text import cell_values
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """How changes are read: from which log, under which policies, with which Spark."""
+
+    reader: LogReader
+    policies: ValuePolicies
+    spark: Callable[[], SparkSession]
+
+
+@dataclass(frozen=True)
+class LogChanges:
+    """One table's changes with `start <= commit_lsn < end`."""
+
+    view: LogView
+    schema: TableSchema
+    start: Lsn
+    end: Lsn
+
+    @cached_property
+    def files(self) -> Sequence[DataFile]:
+        """The data files that hold the changes, in order. Refuses a table whose columns have changed."""
+        files = self.view.reader.files(self.schema.id, self.start, self.end)
+        for version in sorted({file.version for file in files}):
+            require_same_columns(self.schema, self.view.reader.schema(self.schema.id, version))
+        return files
+
+    @cached_property
+    def truncates(self) -> Sequence[Truncate]:
+        """Where the table was truncated, in order."""
+        return self.view.reader.truncates(self.schema.id, self.start, self.end)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to apply."""
+        return not self.files and not self.truncates
+
+    @property
+    def inserts(self) -> int:
+        """How many rows were inserted, at most."""
+        return sum(file.inserts for file in self.files)
+
+    @property
+    def updates(self) -> int:
+        """How many rows were updated, at most."""
+        return sum(file.updates for file in self.files)
+
+    @property
+    def deletes(self) -> int:
+        """How many rows were deleted, at most."""
+        return sum(file.deletes for file in self.files)
+
+    @property
+    def has_unchanged(self) -> bool:
+        """Whether any update may leave a TOASTed value unchanged."""
+        return any(file.has_unchanged for file in self.files)
+
+    @property
+    def has_key_changes(self) -> bool:
+        """Whether any update may change a key."""
+        return any(file.has_key_changes for file in self.files)
+
+    def arrow(self) -> Iterator[pa.RecordBatch]:
+        """Yield the changes in order."""
+        for file in self.files:
+            table = self._read(file)
+            position = table.column(log.COMMIT_LSN)
+            wanted = pc.and_(
+                pc.greater_equal(position, pa.scalar(int(self.start), pa.int64())),
+                pc.less(position, pa.scalar(int(self.end), pa.int64())),
+            )
+            yield from table.filter(wanted).to_batches()
+
+    @property
+    def frame(self) -> DataFrame:
+        """The changes as a lazy DataFrame, in no particular order."""
+        from pyspark.sql import functions as f
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        spark = self.view.spark()
+        if any(file.problem for file in self.files):
+            return spark.createDataFrame(pa.Table.from_batches(self.arrow(), self._arrow_schema))
+        paths = [str(self.view.reader.root / file.path) for file in self.files]
+        frame = spark.read.schema(from_arrow_schema(self._arrow_schema)).parquet(*paths)
+        position = f.col(log.COMMIT_LSN)
+        return frame.where((position >= int(self.start)) & (position < int(self.end)))
+
+    @property
+    def _arrow_schema(self) -> pa.Schema:
+        return log_schema(self.schema)
+
+    def _read(self, file: DataFile) -> pa.Table:
+        table = pq.read_table(self.view.reader.root / file.path)
+        if file.problem:
+            table = self._convert(table)
+        return _with_schema(table, self._arrow_schema)
+
+    def _convert(self, text: pa.Table) -> pa.Table:
+        """Convert a file of values that their policy refused when it was written: it may have changed since."""
+        for column in self.schema.columns:
+            text = self._replace(text, log.stored_name(column.name), column)
+        for name, columns in ((log.KEY, self.schema.key), (log.BEFORE, self.schema.columns)):
+            if name in text.column_names:
+                index = text.column_names.index(name)
+                struct: Any = text.column(name).combine_chunks()
+                text = text.set_column(index, name, self._convert_struct(struct, columns))
+        return text
+
+    def _replace(self, table: pa.Table, name: str, column: Column) -> pa.Table:
+        index = table.column_names.index(name)
+        values = table.column(index).combine_chunks()
+        return table.set_column(index, name, convert_column(self.schema, column, values, self.view.policies))
+
+    def _convert_struct(self, struct: pa.StructArray, columns: Sequence[Column]) -> pa.StructArray:
+        names = [log.stored_name(column.name) for column in columns]
+        arrays = [
+            convert_column(self.schema, column, struct.field(name), self.view.policies)
+            for name, column in zip(names, columns, strict=True)
+        ]
+        return pa.StructArray.from_arrays(arrays, names=names, mask=struct.is_null())
+
+
+def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Bring a file's columns into the order of the schema; one that it does not have is NULL."""
+    arrays = [
+        table.column(field.name) if field.name in table.column_names else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.table([_cast(array, field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema)
+
+
+def _cast(array: Any, type_: pa.DataType) -> Any:
+    return array if array.type == type_ else array.cast(type_)
+
+
+def require_same_columns(known: TableSchema, logged: TableSchema) -> None:
+    """Refuse changes whose columns differ from those that the table was copied with."""
+    if _shape(known) == _shape(logged):
+        return
+    missing = sorted(set(known.column_names) - set(logged.column_names))
+    added = sorted(set(logged.column_names) - set(known.column_names))
+    details = [f"{what} {', '.join(names)}" for what, names in (("lost", missing), ("gained", added)) if names]
+    raise SourceError(
+        f"table {known.name}: its columns changed at the source: {'; '.join(details) or 'a type or the key differs'}",
+        kind=ErrorKind.SCHEMA_CHANGED,
+    )
+
+
+def _shape(schema: TableSchema) -> tuple[object, ...]:
+    columns = tuple((column.name, column.type.kind, column.type.name) for column in schema.columns)
+    return columns, frozenset(column.name for column in schema.key)
+
+
+@dataclass(frozen=True)
+class LogEvents:
+    """Whole transactions of some tables, each table from its own watermark on."""
+
+    view: LogView
+    starts: Mapping[TableId, Lsn]
+    schemas: Mapping[TableId, TableSchema]
+    end_lsn: Lsn
+
+    def tables(self) -> Mapping[TableId, LogChanges]:
+        """Return the tables that changed."""
+        changes = {
+            table: LogChanges(self.view, self.schemas[table], start, self.end_lsn)
+            for table, start in self.starts.items()
+        }
+        return {table: each for table, each in changes.items() if not each.is_empty}
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events in commit order, each transaction between its Begin and Commit."""
+        transactions = self._transactions()
+        current: Lsn | None = None
+        last = 0
+        for position, event in self._changes():
+            if position.commit_lsn != current:
+                if current is not None:
+                    yield _commit(current, last, transactions)
+                current = position.commit_lsn
+                yield _begin(current, transactions)
+            last = position.ordinal
+            yield event
+        if current is not None:
+            yield _commit(current, last, transactions)
+
+    def _changes(self) -> Iterator[tuple[Position, Event]]:
+        streams = [_positioned(changes) for changes in self.tables().values()]
+        truncates = {each.position: each for changes in self.tables().values() for each in changes.truncates}
+        own = [(position, truncates[position]) for position in sorted(truncates)]
+        return heapq.merge(own, *streams, key=lambda pair: pair[0])
+
+    def _transactions(self) -> dict[int, dict[str, Any]]:
+        start = min(self.starts.values())
+        found: dict[int, dict[str, Any]] = {}
+        for path in self.view.reader.transaction_files(start, self.end_lsn):
+            rows = pq.read_table(self.view.reader.root / path).to_pylist()
+            found.update({row["commit_lsn"]: row for row in rows})
+        return found
+
+
+def _begin(commit_lsn: Lsn, transactions: Mapping[int, dict[str, Any]]) -> Begin:
+    found = transactions[int(commit_lsn)]
+    return Begin(Position(commit_lsn, 0), _utc(found["commit_ts"]), found["xid"])
+
+
+def _commit(commit_lsn: Lsn, last: int, transactions: Mapping[int, dict[str, Any]]) -> Commit:
+    found = transactions[int(commit_lsn)]
+    return Commit(Position(commit_lsn, last + 1), Lsn(found["end_lsn"]), _utc(found["commit_ts"]))
+
+
+def _utc(moment: dt.datetime) -> dt.datetime:
+    return moment.astimezone(dt.UTC)
+
+
+def _positioned(changes: LogChanges) -> Iterator[tuple[Position, Event]]:
+    is_first = True
+    for batch in changes.arrow():
+        for row in _rows(changes.schema, batch):
+            if is_first:
+                yield row.position, Relation(row.position, changes.schema)
+                is_first = False
+            yield row.position, _event(changes.schema, row)
+
+
+class _Row(NamedTuple):
+    position: Position
+    op: str
+    values: tuple[Cell, ...]
+    old_key: tuple[Cell, ...] | None
+    before: tuple[Cell, ...] | None
+    unchanged: list[str] | None
+
+
+def _rows(schema: TableSchema, batch: pa.RecordBatch) -> Iterator[_Row]:
+    """Turn columns into rows of Python objects."""
+    commits: list[Any] = batch.column(log.COMMIT_LSN).to_pylist()
+    positions = zip(commits, batch.column(log.ORDINAL).to_pylist(), strict=True)
+    return map(
+        _Row,
+        (Position(Lsn(commit_lsn), ordinal or 0) for commit_lsn, ordinal in positions),
+        batch.column(log.OP).to_pylist(),
+        _cells(schema.columns, batch.num_rows, batch.column),
+        _struct_cells(schema.key, log.KEY, batch),
+        _struct_cells(schema.columns, log.BEFORE, batch),
+        batch.column(log.UNCHANGED).to_pylist(),
+    )
+
+
+def _cells(columns: Sequence[Column], rows: int, array_of: Callable[[str], Any]) -> Iterator[tuple[Cell, ...]]:
+    if not columns:
+        return iter([()] * rows)
+    return zip(*(cell_values(array_of(log.stored_name(column.name)), column.type) for column in columns), strict=True)
+
+
+def _struct_cells(columns: Sequence[Column], name: str, batch: pa.RecordBatch) -> Iterator[tuple[Cell, ...] | None]:
+    if name not in batch.schema.names:
+        return iter([None] * batch.num_rows)
+    struct: Any = batch.column(name)
+    present = struct.is_valid().to_pylist()
+    cells = _cells(columns, batch.num_rows, struct.field)
+    return (values if is_present else None for is_present, values in zip(present, cells, strict=True))
+
+
+def _event(schema: TableSchema, row: _Row) -> Event:
+    match row.op:
+        case "I":
+            return Insert(row.position, schema.id, TableRow(row.values))
+        case "U":
+            unchanged = set(row.unchanged or ())
+            cells = tuple(
+                UNCHANGED if column.name in unchanged else value
+                for column, value in zip(schema.columns, row.values, strict=True)
+            )
+            return Update(row.position, schema.id, UpdatedRow(cells), _old_row(row))
+        case _:
+            key = tuple(row.values[schema.column_names.index(column.name)] for column in schema.key)
+            return Delete(row.position, schema.id, _old_row(row) or OldRow(OldRowKind.KEY, key))
+
+
+def _old_row(row: _Row) -> OldRow | None:
+    if row.before is not None:
+        return OldRow(OldRowKind.FULL, row.before)
+    return OldRow(OldRowKind.KEY, row.old_key) if row.old_key is not None else None

@@ -1,0 +1,225 @@
+"""Opens Spark: the JVM, its jars and its settings, without a word on the user's terminal.
+
+Jars are resolved through Ivy once, into a folder of their own, and given to every later start as
+files, so that starting needs neither network nor Ivy. The JVM ends with the Python process, also
+when that is killed: it reads a pipe whose other end only this process holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError, ErrorKind, PenstockError
+from penstock.spark.java import default_cache_dir, find_java_home
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+DELTA_PACKAGE = "io.delta:delta-spark_4.1_2.13:4.4.0"
+# Spark brings these itself; leaving them out saves half of the download.
+_EXCLUDED = "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime"
+_ARTIFACT = re.compile(r"(?:.*_)?(?P<name>[A-Za-z][A-Za-z0-9.\-]*?(?:_\d[\d.]*)*)-\d[^/]*\.jar\Z")
+_TAIL_BYTES = 2000
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    """How to start Spark; the defaults suit one machine."""
+
+    master: str = "local[*]"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the user's; they win over ours."""
+    driver_memory: str = "2g"
+    cache_dir: Path | None = None
+    """Where resolved jars are kept; below the user's cache folder if not given."""
+    packages: tuple[str, ...] = (DELTA_PACKAGE,)
+    log_file: Path | None = None
+    """Where the JVM's own output goes; nowhere if not given."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and executors are one JVM."""
+        return self.master.startswith("local") and not self.master.startswith("local-cluster")
+
+
+def open_session(settings: SparkSettings, app_name: str) -> SparkSession:
+    """Start a JVM and return its session; a process has one at a time.
+
+    Raises `PenstockError` if there is no suitable Java, a jar cannot be had, or the JVM does not start.
+    """
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (the CLI must start without it)
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    jars = resolve_jars(settings.packages, settings.cache_dir)
+    conf = SparkConf(loadDefaults=False).setAll(session_conf(settings, app_name, jars).items())
+    with _environment(settings):
+        context = SparkContext(conf=conf, gateway=_launch(conf, settings.log_file))
+        context.setLogLevel("ERROR")
+        return SparkSession(context)
+
+
+def session_conf(settings: SparkSettings, app_name: str, jars: Sequence[Path] = ()) -> dict[str, str]:
+    """Return every setting a session starts with, each with its reason here."""
+    conf = {
+        "spark.app.name": app_name,
+        "spark.master": settings.master,
+        "spark.driver.memory": settings.driver_memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # Postgres tells "Id" from "id", and so must we.
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",
+        # Delta reads a table's log with 50 partitions by default: seconds per MERGE for nothing.
+        "spark.databricks.delta.snapshotPartitions": "1" if settings.is_local else "2",
+        **(_LOCAL if settings.is_local else {}),
+    }
+    conf.update(settings.conf)
+    # In one JVM the class path is enough; spark.jars would copy each file at every start.
+    _append(conf, "spark.driver.extraClassPath" if settings.is_local else "spark.jars", jars, settings.is_local)
+    return conf
+
+
+_LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+}
+
+
+def resolve_jars(packages: Sequence[str] = (DELTA_PACKAGE,), cache_dir: Path | None = None) -> list[Path]:
+    """Return the packages' jars, fetching them from Maven the first time.
+
+    Safe in several processes at once: one resolves, the others wait for it.
+    """
+    root = (cache_dir or default_cache_dir()) / "jars"
+    folder = root / re.sub(r"[^A-Za-z0-9.\-]+", "_", "+".join(sorted(packages)))
+    if not folder.is_dir():
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(root / ".lock"):
+            if not folder.is_dir():
+                _resolve_into(folder, packages)
+    return sorted(folder.glob("*.jar"))
+
+
+def _resolve_into(folder: Path, packages: Sequence[str]) -> None:
+    """Fetch into a scratch folder and rename it: a folder that exists is complete."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".resolving-") as scratch:
+        ivy, kept = Path(scratch) / "ivy", Path(scratch) / "jars"
+        _run_ivy(ivy, packages)
+        kept.mkdir()
+        for jar in _foreign_to_spark((ivy / "jars").glob("*.jar")):
+            shutil.copy(jar, kept / jar.name)
+        kept.rename(folder)
+
+
+def _run_ivy(ivy: Path, packages: Sequence[str]) -> None:
+    """Let spark-submit resolve: it does so before it runs anything, and what it then runs ends on EOF."""
+    from pyspark import SparkConf  # noqa: PLC0415
+
+    conf = SparkConf(loadDefaults=False).setAll(
+        [
+            ("spark.jars.packages", ",".join(packages)),
+            ("spark.jars.excludes", _EXCLUDED),
+            ("spark.jars.ivy", str(ivy)),
+            ("spark.master", "local[1]"),
+        ]
+    )
+    with _environment(SparkSettings()):
+        gateway = _launch(conf, None, "The jars of " + ", ".join(packages) + " could not be resolved")
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+def _foreign_to_spark(jars: Iterable[Path]) -> Iterator[Path]:
+    """Leave out what Spark has in its own jars folder: its versions must win on the class path."""
+    own = {_artifact(path.name) for path in (_spark_home() / "jars").glob("*.jar")}
+    return (jar for jar in jars if _artifact(jar.name) not in own)
+
+
+def _artifact(file_name: str) -> str:
+    """Return the artifact's name, without Ivy's `<group>_` before it and the version behind."""
+    match = _ARTIFACT.match(file_name)
+    return match["name"] if match else file_name
+
+
+def _spark_home() -> Path:
+    import pyspark  # noqa: PLC0415
+
+    return Path(pyspark.__file__).parent
+
+
+def _launch(conf: SparkConf, log_file: Path | None, failure: str = "Spark's JVM did not start") -> Any:
+    """Start the JVM with its output in a file, and quote that file's end if it fails."""
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    with _output(log_file) as output:
+        try:
+            return launch_gateway(conf, {"stdout": output, "stderr": subprocess.STDOUT})
+        except PySparkRuntimeError as error:
+            output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            said = output.read().decode(errors="replace").strip()
+            raise PenstockError(f"{failure}; it said: …{said}", kind=ErrorKind.CONFIG, remedy=_START_REMEDY) from error
+
+
+_START_REMEDY = (
+    "Check spark.master, spark.conf and free memory; the first start needs network access to a Maven repository."
+)
+
+
+def _output(log_file: Path | None) -> IO[bytes]:
+    if log_file is None:
+        return tempfile.TemporaryFile()
+    try:
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        return log_file.open("a+b")
+    except OSError as error:
+        raise ConfigError(f"Spark's log file {log_file} cannot be written: {error.strerror}.") from error
+
+
+@contextlib.contextmanager
+def _environment(settings: SparkSettings) -> Iterator[None]:
+    """Set what PySpark reads from the environment while it starts, and put back what was there.
+
+    Workers must run this interpreter: another one lacks our modules, or pyarrow.
+    """
+    wanted = {"JAVA_HOME": str(find_java_home(cache_dir=settings.cache_dir)), "SPARK_HOME": str(_spark_home())}
+    if "spark.pyspark.python" not in settings.conf:
+        wanted["PYSPARK_PYTHON"] = sys.executable
+    former = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _append(conf: dict[str, str], name: str, jars: Sequence[Path], is_class_path: bool) -> None:
+    """Add jars to a setting that the user may have used too."""
+    separator = os.pathsep if is_class_path else ","
+    conf[name] = separator.join(filter(None, [conf.get(name, ""), *map(str, jars)]))

@@ -1,0 +1,194 @@
+"""The replicator as users run it: a process with a configuration file, killed and started at will."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from penstock.testing.postgres import Database, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROGRAM = Path(sys.executable).with_name("penstock")
+CDC_COLUMNS = ("_CHANGE_TYPE", "_LSN", "_TIMESTAMP")
+
+
+class Replicator:
+    """`penstock run` in a folder of its own."""
+
+    def __init__(self, database: Database, folder: Path, publication: str) -> None:
+        self.database = database
+        self.folder = folder
+        self.lake = folder / "lake"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        folder.mkdir(exist_ok=True)
+        connection = {"host": database.host, "port": database.port, "name": database.name}
+        config = {
+            "pipeline": {
+                "id": database.name,
+                "publication_name": publication,
+                "pg_connection": {**connection, "username": database.username, "password": database.password},
+                # Small segments make large transactions span several.
+                "batch": {"max_fill_ms": 200, "max_bytes": 1_000_000},
+                "table_error_retry_delay_ms": 500,
+            },
+            "destination": {"delta": {"path": str(self.lake)}},
+            "spark": {"master": "local[2]", "driver_memory": "1g"},
+        }
+        (folder / "penstock.yaml").write_text(yaml.safe_dump(config))
+
+    def run(self, *arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        return subprocess.run(
+            [PROGRAM, *arguments], cwd=self.folder, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    def start(self, failpoints: str = "") -> None:
+        """Start `penstock run` in the background."""
+        environment = {**os.environ, "PENSTOCK_FAILPOINTS": failpoints}
+        self._log = (self.folder / "run.log").open("ab")
+        self._process = subprocess.Popen(
+            [PROGRAM, "run"], cwd=self.folder, stdout=self._log, stderr=self._log, env=environment
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What the running replicator last said of itself."""
+        try:
+            data: dict[str, Any] = json.loads((self.folder / ".penstock" / "status.json").read_text())
+        except FileNotFoundError:
+            return {"tables": [], "receiver_pid": None, "pid": None}
+        return data if self._process is not None and data["pid"] == self._process.pid else {**data, "tables": []}
+
+    def wait_until_ready(self, tables: int, timeout_s: float = 180) -> None:
+        """Wait until all tables are followed."""
+
+        def is_ready() -> bool:
+            assert self.is_running, self.log
+            phases = [table["phase"] for table in self.report["tables"]]
+            return len(phases) == tables and set(phases) == {"ready"}
+
+        wait_until(is_ready, "every table to be ready", timeout_s)
+
+    def kill_receiver(self) -> None:
+        """Kill the receiver, if there is one to be killed."""
+        pid = self.report.get("receiver_pid")
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Kill the replicator itself; its receiver and its JVM must notice by themselves."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._close()
+
+    def stop(self) -> int:
+        """Ask the replicator to stop, as a service manager would, and return its exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(120)
+        self._close()
+        return code
+
+    def wait(self, timeout_s: float = 120) -> int:
+        """Wait for the replicator to end by itself."""
+        assert self._process is not None
+        code = self._process.wait(timeout_s)
+        self._close()
+        return code
+
+    def _close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "run.log").read_text()
+
+    def close(self) -> None:
+        if self.is_running:
+            self.kill()
+
+
+@pytest.fixture
+def replicator(database: Database, tmp_path: Path) -> Iterator[Replicator]:
+    made = Replicator(database, tmp_path / "replicator", "test_pub")
+    yield made
+    made.close()
+
+
+def source_rows(database: Database, table: str) -> list[dict[str, Any]]:
+    """Read a table with psycopg's own adapters, which share no code with ours."""
+    with database.connect() as connection:
+        connection.execute("set timezone to utc")
+        cursor = connection.execute(f"select * from {table}")
+        assert cursor.description is not None
+        names = [column.name for column in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        as_text = {column.name for column in cursor.description if column.type_code in _AS_TEXT(connection)}
+    return [{name: _plain(value, name in as_text) for name, value in row.items()} for row in rows]
+
+
+def _AS_TEXT(connection: Any) -> set[int]:  # noqa: N802
+    rows = connection.execute("select oid::int from pg_type where typname in ('jsonb', 'uuid')").fetchall()
+    return {oid for (oid,) in rows}
+
+
+def _plain(value: Any, as_text: bool) -> Any:
+    if as_text and value is not None:
+        return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
+    return value
+
+
+def lake_rows(spark: SparkSession, lake: Path, folder: str) -> list[dict[str, Any]]:
+    """Read a Delta table with Spark."""
+    frame = spark.read.format("delta").load(str(lake / folder)).drop(*CDC_COLUMNS)
+    return frame.toArrow().to_pylist()
+
+
+def comparable(rows: list[dict[str, Any]]) -> list[str]:
+    """Return rows in a form that can be sorted and compared, every value by its type and exact content."""
+    return sorted(json.dumps({name: _comparable(value) for name, value in row.items()}, sort_keys=True) for row in rows)
+
+
+def _comparable(value: Any) -> Any:  # noqa: PLR0911
+    if isinstance(value, Decimal):
+        return ["decimal", str(value)]
+    if isinstance(value, list):
+        return [_comparable(item) for item in value]
+    if isinstance(value, bytes | memoryview):
+        return ["bytes", bytes(value).hex()]
+    if hasattr(value, "isoformat"):
+        return [type(value).__name__, value.isoformat()]
+    if isinstance(value, float):
+        return ["float", value.hex()]
+    if isinstance(value, str) and value[:1] in "{[":
+        return ["json", json.dumps(json.loads(value), sort_keys=True)] if _is_json(value) else value
+    return value
+
+
+def _is_json(value: str) -> bool:
+    try:
+        json.loads(value)
+    except ValueError:
+        return False
+    return True

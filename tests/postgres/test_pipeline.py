@@ -1,0 +1,311 @@
+"""The pipeline against a real server, into memory: copies, changes, hand-over, acknowledgement, restart."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from plugins.pipeline import PUBLICATION, Pipelines
+
+from penstock.contract import EventBatch, RowBatch
+from penstock.destinations.memory.destination import MemoryDestination
+from penstock.errors import DestinationError, ErrorKind, LogDamagedError, PenstockError, StateError
+from penstock.model.event import Begin, Commit, Delete, Insert, Relation, Truncate, Update
+from penstock.model.lsn import Lsn
+from penstock.model.phase import Errored, Ready
+from penstock.model.table import PipelineId, TableId, TableSchema
+from penstock.runtime.pipeline import Pipeline
+from penstock.store import MemoryStore, SQLiteStore
+from penstock.testing.postgres import Database, wait_until
+
+pytestmark = pytest.mark.postgres
+
+Publish = Callable[[str], None]
+
+
+def table_id(database: Database, table: str) -> TableId:
+    [(oid,)] = database.execute(f"select '{table}'::regclass::oid::int")
+    return TableId(oid)
+
+
+def rows_of(destination: MemoryDestination, pipeline: Pipeline, table: TableId) -> list[tuple[object, ...]]:
+    schema = pipeline._tables.schema(table)
+    return sorted(row.values for row in destination.current_rows(schema))
+
+
+def assert_equal(database: Database, pipelines: Pipelines, pipeline: Pipeline, destination: MemoryDestination) -> None:
+    pipelines.catch_up(pipeline)
+    for (table,) in database.execute("select tablename from pg_publication_tables order by 1"):
+        found = rows_of(destination, pipeline, table_id(database, table))
+        assert found == sorted(database.execute(f"select * from {table}")), table
+
+
+def slot_position(database: Database) -> Lsn:
+    [(lsn,)] = database.execute("select confirmed_flush_lsn::text from pg_replication_slots where not temporary")
+    return Lsn.parse(lsn)
+
+
+def test_rows_from_before_and_changes_from_after_the_start_arrive_once(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    publish("create table t(id int primary key, v text); insert into t select g, 'old' from generate_series(1, 100) g")
+    destination = MemoryDestination()
+    pipeline = pipelines.start(destination)
+    pipelines.catch_up(pipeline)
+    database.execute("insert into t values (101, 'new')")
+    database.execute("update t set v = 'changed' where id = 1; delete from t where id = 2")
+    assert_equal(database, pipelines, pipeline, destination)
+    kinds = [type(event) for event in destination.events if not isinstance(event, Relation)]
+    assert kinds == [Begin, Insert, Commit, Begin, Update, Delete, Commit]
+
+
+def test_every_kind_of_change_keeps_source_and_destination_equal(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    publish(
+        "create table t(a int, b text, v text, primary key (a, b));"
+        "create table full_identity(id int primary key, v text);"
+        "alter table full_identity replica identity full; create table other(id int primary key)"
+    )
+    destination = MemoryDestination()
+    pipeline = pipelines.start(destination)
+    pipelines.catch_up(pipeline)
+    database.execute(
+        "insert into t select g, 'k', string_agg(md5(g::text || n), '') from generate_series(1, 5) g, "
+        "generate_series(1, 300) n group by g"
+    )  # 9,600 characters: TOASTed
+    database.execute("update t set b = 'other' where a = 1")  # a new key, the TOASTed value not sent again
+    database.execute("update t set a = a + 10 where a > 1; update t set b = b where a = 12")
+    database.execute("delete from t where a = 13; insert into t values (13, 'k', null)")
+    database.execute("insert into full_identity values (1, repeat('x', 9000)), (2, 'y')")
+    database.execute("update full_identity set id = 3 where id = 1; delete from full_identity where id = 2")
+    database.execute("insert into other values (1), (2); truncate other; insert into other values (3)")
+    with database.connect(autocommit=False) as connection:
+        connection.execute("insert into other values (99)")
+        connection.rollback()
+    assert_equal(database, pipelines, pipeline, destination)
+    assert any(isinstance(event, Truncate) for event in destination.events)
+
+
+def test_a_transaction_larger_than_a_segment_arrives_whole(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    publish("create table t(id int primary key, v text)")
+    destination = MemoryDestination()
+    pipeline = pipelines.start(destination, batch={"max_fill_ms": 20, "max_bytes": 200_000})
+    pipelines.catch_up(pipeline)
+    database.execute("insert into t select g, repeat('x', 100) from generate_series(1, 5000) g")
+    assert_equal(database, pipelines, pipeline, destination)
+    assert Counter(type(event) for event in destination.events)[Insert] == 5000
+    parts = [entry for entry in pipeline._reader.entries if not entry.is_complete]
+    assert parts or pipeline._reader.start_lsn > 0
+    positions = [event.position for event in destination.events if isinstance(event, Insert)]
+    assert positions == sorted(set(positions))
+
+
+def test_a_killed_receiver_is_replaced_and_nothing_is_lost_or_repeated(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    publish("create table t(id int primary key)")
+    destination = MemoryDestination()
+    pipeline = pipelines.start(destination)
+    pipelines.catch_up(pipeline)
+    for number in range(3):
+        database.execute(f"insert into t select g from generate_series({number * 100}, {number * 100 + 99}) g")
+        pid = pipeline.report.receiver_pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        database.execute(f"update t set id = -id where id = {number * 100 + 1}")
+        wait_until(lambda: pipeline.report.receiver_pid != pid, "a new receiver")  # noqa: B023
+    assert_equal(database, pipelines, pipeline, destination)
+    assert pipeline.report.receiver_restarts >= 3
+    seen = Counter(event.position for event in destination.events if isinstance(event, Insert | Update))
+    assert set(seen.values()) == {1}
+
+
+def test_a_restarted_pipeline_goes_on_where_it_stood(
+    database: Database, pipelines: Pipelines, publish: Publish, tmp_path: Path
+) -> None:
+    publish("create table t(id int primary key); insert into t values (1)")
+    first, second = MemoryDestination(), MemoryDestination()
+    with closing(SQLiteStore(tmp_path / "s.sqlite", PipelineId("p"))) as store:
+        pipeline = pipelines.start(first, store)
+        pipelines.catch_up(pipeline)
+        pipelines.stop(pipeline)
+    database.execute("insert into t values (2)")
+    with closing(SQLiteStore(tmp_path / "s.sqlite", PipelineId("p"))) as store:
+        pipeline = pipelines.start(second, store)
+        pipelines.catch_up(pipeline)
+        pipelines.stop(pipeline)
+    assert first.table_rows(table_id(database, "t"))
+    assert not second.table_rows(table_id(database, "t"))
+    assert [event.row.values for event in second.events if isinstance(event, Insert)] == [(2,)]
+
+
+def test_an_idle_database_lets_the_slot_advance(database: Database, pipelines: Pipelines, publish: Publish) -> None:
+    publish("create table t(id int primary key)")
+    pipeline = pipelines.start(MemoryDestination())
+    pipelines.catch_up(pipeline)
+    database.execute("create table unpublished_work as select g from generate_series(1, 1000) g")
+    [(lsn,)] = database.execute("select pg_current_wal_insert_lsn()::text")
+    wait_until(lambda: slot_position(database) >= Lsn.parse(lsn), "the slot to follow the idle position")
+
+
+def test_the_slot_waits_for_the_destination(database: Database, pipelines: Pipelines, publish: Publish) -> None:
+    class Stuck(MemoryDestination):
+        name: ClassVar[str] = "stuck"
+
+        def write_events(self, events: EventBatch) -> None:  # noqa: ARG002
+            raise DestinationError("no", kind=ErrorKind.DESTINATION_UNAVAILABLE)
+
+    publish("create table t(id int primary key)")
+    pipeline = pipelines.start(Stuck(), table_error_retry_delay_ms=50)
+    pipelines.catch_up(pipeline)
+    [(before,)] = database.execute("select pg_current_wal_insert_lsn()::text")
+    database.execute("insert into t values (1)")
+    wait_until(lambda: pipeline.report.tables[0].error, "the table to fail")
+    assert pipeline.report.tables[0].watermark is not None
+    assert Lsn.parse(pipeline.report.tables[0].watermark) <= Lsn.parse(before)
+
+
+def test_one_broken_table_stops_alone_and_recovers_without_loss(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    broken: list[TableId] = []
+
+    class Picky(MemoryDestination):
+        name: ClassVar[str] = "picky"
+
+        def write_table_rows(self, table: TableSchema, rows: RowBatch) -> None:
+            if table.id in broken:
+                raise DestinationError("not now", kind=ErrorKind.DESTINATION_UNAVAILABLE)
+            super().write_table_rows(table, rows)
+
+    publish("create table good(id int primary key); create table bad(id int primary key); insert into bad values (1)")
+    broken.append(table_id(database, "bad"))
+    destination, store = Picky(), MemoryStore()
+    pipeline = pipelines.start(destination, store, table_error_retry_delay_ms=300, table_error_retry_max_attempts=50)
+    good, bad = table_id(database, "good"), table_id(database, "bad")
+    wait_until(lambda: isinstance(store.get_table_replication_state(bad), Errored), "the table to stop")
+    database.execute("insert into good values (1); insert into bad values (2)")
+    wait_until(lambda: isinstance(store.get_table_replication_state(good), Ready), "the other to be ready")
+    broken.clear()
+    assert_equal(database, pipelines, pipeline, destination)
+
+
+def test_tables_join_and_leave_while_it_runs(database: Database, pipelines: Pipelines, publish: Publish) -> None:
+    database.execute(f"create table a(id int primary key); create publication {PUBLICATION} for table a")
+    destination, store = MemoryDestination(), MemoryStore()
+    pipeline = pipelines.start(destination, store)
+    pipelines.catch_up(pipeline)
+    database.execute("create table b(id int primary key); insert into b values (1)")
+    database.execute(f"alter publication {PUBLICATION} add table b")
+    joined = table_id(database, "b")
+    wait_until(lambda: isinstance(store.get_table_replication_state(joined), Ready), "the new table to be ready")
+    database.execute("insert into b values (2)")
+    database.execute(f"alter publication {PUBLICATION} drop table a")
+    left = table_id(database, "a")
+    wait_until(lambda: store.get_table_replication_state(left) is None, "the old table to be forgotten")
+    assert_equal(database, pipelines, pipeline, destination)
+
+
+def test_an_empty_table_is_created_and_becomes_ready_without_traffic(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    created: list[str] = []
+
+    class Recording(MemoryDestination):
+        def write_table_rows(self, table: TableSchema, rows: RowBatch) -> None:
+            created.append(str(table.name))
+            super().write_table_rows(table, rows)
+
+    publish("create table empty(id int primary key)")
+    pipeline = pipelines.start(Recording())
+    pipelines.catch_up(pipeline)
+    assert created == ["public.empty"]
+
+
+def test_a_pipeline_runs_once(database: Database, pipelines: Pipelines, publish: Publish) -> None:
+    publish("create table t(id int primary key)")
+    pipeline = pipelines.start(MemoryDestination())
+    with pytest.raises(StateError, match="started already"):
+        pipeline.start()
+
+
+def test_a_second_replicator_is_refused(database: Database, pipelines: Pipelines, publish: Publish) -> None:
+    publish("create table t(id int primary key)")
+    pipelines.start(MemoryDestination())
+    with pytest.raises(StateError, match="another replicator"):
+        pipelines.start(MemoryDestination())
+
+
+def test_a_missing_slot_is_never_quietly_replaced(database: Database, pipelines: Pipelines, publish: Publish) -> None:
+    publish("create table t(id int primary key)")
+    store = MemoryStore()
+    pipeline = pipelines.start(MemoryDestination(), store)
+    pipelines.catch_up(pipeline)
+    pipelines.stop(pipeline)
+    database.execute("select pg_drop_replication_slot(slot_name) from pg_replication_slots")
+    with pytest.raises(PenstockError) as raised:
+        pipelines.start(MemoryDestination(), store)
+    assert raised.value.kind is ErrorKind.SLOT_MISSING
+    destination = MemoryDestination()
+    database.execute("insert into t values (1)")
+    pipeline = pipelines.start(destination, store, invalidated_slot="resync")
+    assert_equal(database, pipelines, pipeline, destination)
+
+
+def test_a_slot_that_moved_past_the_log_is_a_named_loss(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    publish("create table t(id int primary key)")
+    store = MemoryStore()
+    pipeline = pipelines.start(MemoryDestination(), store)
+    pipelines.catch_up(pipeline)
+    pipelines.stop(pipeline)
+    database.execute("insert into t values (1)")
+    database.execute("select pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) from pg_replication_slots")
+    with pytest.raises(LogDamagedError, match="is lost"):
+        pipelines.start(MemoryDestination(), store)
+
+
+def test_shutdown_does_not_wait_for_a_copy(database: Database, pipelines: Pipelines, publish: Publish) -> None:
+    reading: list[bool] = []
+
+    class Slow(MemoryDestination):
+        def write_table_rows(self, table: TableSchema, rows: RowBatch) -> None:  # noqa: ARG002
+            while True:  # reads for ever, until cancelled
+                reading.extend(True for _ in rows)
+
+    publish("create table t(id int primary key); insert into t values (1)")
+    pipeline = pipelines.start(Slow())
+    wait_until(lambda: reading, "the copy to be under way")
+    pipelines.stop(pipeline)
+
+
+def test_a_special_value_stops_its_table_and_is_kept_for_another_policy(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    publish("create table t(id int primary key, d date); create table other(id int primary key)")
+    store, destination = MemoryStore(), MemoryDestination()
+    pipeline = pipelines.start(destination, store)
+    pipelines.catch_up(pipeline)
+    database.execute("insert into t values (1, 'infinity'), (2, '2024-01-01'); insert into other values (1)")
+    stopped = table_id(database, "t")
+    wait_until(lambda: isinstance(store.get_table_replication_state(stopped), Errored), "the table to stop")
+    phase = store.get_table_replication_state(stopped)
+    assert isinstance(phase, Errored)
+    assert "public.t" in phase.reason
+    assert "column d" in phase.reason
+    pipelines.stop(pipeline)
+    store.rollback_table_replication_state(stopped)
+    pipeline = pipelines.start(destination, store, special_values="clamp")
+    pipelines.catch_up(pipeline)
+    values = rows_of(destination, pipeline, stopped)
+    assert [str(value[1]) for value in values] == ["9999-12-31", "2024-01-01"]

@@ -1,0 +1,139 @@
+"""The checks before the start find what is wrong, and say the statement that mends it: which then does."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ErrorKind, SourceError
+from penstock.postgres.connection import SourceAddress
+from penstock.postgres.embedded import EmbeddedServer, newest_server
+from penstock.postgres.preflight import Finding, Level, check_source, require_source
+from penstock.testing.postgres import Cluster, Database
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def role(any_database: Database) -> Iterator[str]:
+    """A role with the right to replicate and no other."""
+    name = f"Role of {any_database.name}"
+    any_database.execute(f'create role "{name}" login replication')
+    yield name
+    any_database.execute(f'drop owned by "{name}"; drop role "{name}"')
+
+
+def failing(address: SourceAddress, publication: str = "p", slots_needed: int = 1) -> list[Finding]:
+    return [finding for finding in check_source(address, publication, slots_needed) if not finding.ok]
+
+
+def test_a_sound_source_passes_every_check(any_database: Database, role: str) -> None:
+    any_database.execute("create table t (id int primary key)")
+    any_database.execute("create publication p for table t")
+    any_database.execute(f'grant select on t to "{role}"')
+    address = replace(any_database.address, user=role)
+    findings = check_source(address, "p", 2)
+    assert all(finding.ok and not finding.remedy for finding in findings)
+    assert [finding.name for finding in findings] == [
+        "connection", "version", "wal_level", "max_replication_slots", "max_wal_senders", "replication",
+        "publication", "select", "row_security", "replica_identity",
+    ]  # fmt: skip
+    require_source(address, "p", 2)
+
+
+def test_no_connection_ends_the_checks(database: Database) -> None:
+    (finding,) = check_source(replace(database.address, dbname="nowhere"), "p", 1)
+    assert (finding.name, finding.ok) == ("connection", False)
+    with pytest.raises(SourceError, match="nowhere"):
+        require_source(replace(database.address, dbname="nowhere"), "p", 1)
+
+
+def test_a_role_that_may_not_replicate_is_told_how(any_database: Database, role: str) -> None:
+    any_database.execute("create table t (id int primary key)")
+    any_database.execute("create publication p for table t")
+    any_database.execute(f'grant select on t to "{role}"; alter role "{role}" noreplication')
+    address = replace(any_database.address, user=role)
+    (finding,) = failing(address)
+    assert (finding.name, finding.kind) == ("replication", ErrorKind.SOURCE_PERMISSION_DENIED)
+    any_database.execute(finding.remedy)
+    assert failing(address) == []
+
+
+def test_missing_rights_are_named_for_every_leaf_and_mended_by_the_remedies(any_database: Database, role: str) -> None:
+    any_database.execute('create schema "S s"')
+    any_database.execute('create table "S s".root (id int primary key) partition by range (id)')
+    any_database.execute('create table "S s"."le af" partition of "S s".root default')
+    any_database.execute('create publication p for table "S s".root with (publish_via_partition_root)')
+    address = replace(any_database.address, user=role)
+    findings = failing(address)
+    assert [finding.name for finding in findings] == ["select", "select"]
+    assert "S s.le af" in findings[0].message
+    for finding in findings:
+        any_database.execute(finding.remedy)
+    assert failing(address) == []
+
+
+def test_row_level_security_is_an_error_until_the_role_bypasses_it(any_database: Database, role: str) -> None:
+    any_database.execute("create table t (id int primary key)")
+    any_database.execute("alter table t enable row level security")
+    any_database.execute(f'create publication p for table t; grant select on t to "{role}"')
+    address = replace(any_database.address, user=role)
+    (finding,) = failing(address)
+    assert (finding.name, finding.level) == ("row_security", Level.ERROR)
+    any_database.execute(finding.remedy)
+    assert failing(address) == []
+
+
+def test_keyless_tables_and_identity_nothing_are_warnings_only(any_database: Database) -> None:
+    any_database.execute("create table keyless (id int)")
+    any_database.execute("create table mute (id int primary key); alter table mute replica identity nothing")
+    any_database.execute("create publication p for table keyless, mute")
+    findings = failing(any_database.address)
+    assert [finding.level for finding in findings] == [Level.WARNING, Level.WARNING]
+    assert [finding.message.split()[1] for finding in findings] == ["public.keyless", "public.mute"]
+    require_source(any_database.address, "p", 1)
+    any_database.execute("alter publication p set (publish = 'insert')")
+    assert failing(any_database.address) == []
+
+
+def test_a_missing_or_empty_publication_has_its_own_kind(database: Database) -> None:
+    (missing,) = failing(database.address)
+    assert missing.kind is ErrorKind.PUBLICATION_MISSING
+    database.execute("create publication p")
+    (empty,) = failing(database.address)
+    assert empty.kind is ErrorKind.PUBLICATION_EMPTY
+    with pytest.raises(SourceError) as caught:
+        require_source(database.address, "p", 1)
+    assert caught.value.kind is ErrorKind.PUBLICATION_EMPTY
+
+
+def test_exhausted_limits_name_the_setting(database: Database) -> None:
+    database.execute("create table t (id int primary key)")
+    database.execute("create publication p for table t")
+    findings = failing(database.address, slots_needed=1000)
+    assert [finding.name for finding in findings] == ["max_replication_slots", "max_wal_senders"]
+    assert all(f"alter system set {finding.name} = " in finding.remedy for finding in findings)
+
+
+def test_a_server_without_logical_wal_is_found_out() -> None:
+    with _server({"wal_level": "replica"}) as server:
+        database = Cluster(server).handle("postgres")
+        database.execute("create table t (id int primary key)")
+        database.execute("set client_min_messages = error; create publication p for table t")
+        findings = failing(database.address)
+    assert [finding.kind for finding in findings] == [ErrorKind.SOURCE_WAL_LEVEL]
+
+
+@contextlib.contextmanager
+def _server(settings: dict[str, str]) -> Iterator[EmbeddedServer]:
+    server = EmbeddedServer(newest_server(), Path(tempfile.mkdtemp()), settings, durable=False)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
