@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 from penstock.destinations.delta import DeltaDestination
@@ -33,7 +35,8 @@ class TestDelta(DestinationSuite):
         destination.startup()
 
         def read(schema: TableSchema) -> Sequence[Sequence[Any]]:
-            table = spark.read.format("delta").load(f"{tmp_path}/{store.get_table_mapping(schema.id)}")
-            return [tuple(row.values()) for row in table.select(*schema.column_names).toArrow().to_pylist()]
+            table = DeltaTable(tmp_path / str(store.get_table_mapping(schema.id)))
+            rows = pa.table(QueryBuilder().register("t", table).execute("select * from t").read_all())
+            return [tuple(row.values()) for row in rows.select(schema.column_names).to_pylist()]
 
         return Harness(destination, read, lambda: spark)

@@ -24,8 +24,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     conf = {
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder),
-        # Tests run much code once: what the second compiler gains later it costs here twice over.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.sql.shuffle.partitions": "1",
     }
     session = open_session(SparkSettings(master="local[2]", conf=conf, log_file=folder / "jvm.log"), "penstock-tests")

@@ -275,6 +275,40 @@ def test_a_slot_that_moved_past_the_log_is_a_named_loss(
         pipelines.start(MemoryDestination(), store)
 
 
+def test_a_table_truncated_during_its_copy_begins_with_the_truncate(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    class Truncating(MemoryDestination):
+        def truncate_table(self, table: TableId) -> None:
+            super().truncate_table(table)
+            database.execute("insert into t values (2); truncate t; insert into t values (3)")
+
+    publish("create table t(id int primary key); insert into t values (1)")
+    destination = Truncating()
+    pipeline = pipelines.start(destination)
+    assert_equal(database, pipelines, pipeline, destination)
+    assert not destination.table_rows(table_id(database, "t"))
+
+
+def test_a_table_rewritten_during_its_copy_is_copied_again(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    rewrites: list[int] = []
+
+    class Rewriting(MemoryDestination):
+        def truncate_table(self, table: TableId) -> None:
+            super().truncate_table(table)
+            if len(rewrites) < 2:
+                rewrites.append(1)
+                database.execute("vacuum full t")
+
+    publish("create table t(id int primary key); insert into t values (1)")
+    destination = Rewriting()
+    pipeline = pipelines.start(destination)
+    assert_equal(database, pipelines, pipeline, destination)
+    assert len(destination.table_rows(table_id(database, "t"))) == 1
+
+
 def test_shutdown_does_not_wait_for_a_copy(database: Database, pipelines: Pipelines, publish: Publish) -> None:
     reading: list[bool] = []
 

@@ -196,7 +196,7 @@ def test_numeric_modifiers_unpack_to_what_was_packed(precision: int, scale: int)
 def test_a_tables_blocks_are_counted_and_its_rows_estimated(session: Connection) -> None:
     session.execute("create table public.t as select g from generate_series(1, 10000) g")
     (leaf,) = blocks(session, oid_of(session, "public.t"))
-    assert leaf == Leaf(leaf.id, TableName("public", "t"), blocks=leaf.blocks, rows_estimate=None)
+    assert leaf == Leaf(leaf.id, TableName("public", "t"), blocks=leaf.blocks, rows_estimate=None, file=leaf.file)
     assert session.execute("select pg_relation_size('public.t') / 8192").fetchone() == (leaf.blocks,)
     session.execute("analyze public.t")
     assert blocks(session, leaf.id)[0].rows_estimate == 10000

@@ -19,7 +19,7 @@ from penstock.errors import ConversionError, ErrorKind, SourceError, WireError
 from penstock.model.policy import DEFAULT_POLICIES, ValuePolicies
 from penstock.model.special import SpecialValues
 from penstock.model.table import Column, Kind, PgType, TableId, TableName, TableSchema
-from penstock.postgres.catalog import describe_table
+from penstock.postgres.catalog import blocks, describe_table
 from penstock.postgres.connection import Connection, connect
 from penstock.postgres.copy import CopyRange, copy_statement, plan_ranges, read_range, to_batch
 from penstock.postgres.publication import published_tables
@@ -34,6 +34,12 @@ pytestmark = pytest.mark.postgres
 def session(any_database: Database) -> Iterator[Connection]:
     with connect(any_database.address, application_name="test") as connection:
         yield connection
+
+
+def whole(connection: Connection, schema: TableSchema) -> CopyRange:
+    """Return a table as one range."""
+    [leaf] = blocks(connection, schema.id)
+    return CopyRange(schema.name, leaf.file)
 
 
 def describe(connection: Connection, name: str) -> TableSchema:
@@ -78,14 +84,14 @@ def test_ranges_divide_a_table_without_gap_or_overlap(session: Connection) -> No
     assert ranges[-1].end_block is None
     assert [part.end_block for part in ranges[:-1]] == [part.first_block for part in ranges[1:]]
     assert len(plan_ranges(session, schema, blocks_per_range=1, max_ranges=5)) <= 5
-    assert plan_ranges(session, schema) == (CopyRange(schema.name),)
+    assert plan_ranges(session, schema) == (whole(session, schema),)
     assert pickle.loads(pickle.dumps(ranges)) == ranges
 
 
 def test_an_empty_table_has_one_open_range(session: Connection) -> None:
     session.execute("create table public.t (id int)")
     schema = describe(session, "public.t")
-    assert plan_ranges(session, schema) == (CopyRange(schema.name, 0, None),)
+    assert plan_ranges(session, schema) == (whole(session, schema),)
 
 
 def test_ranges_hold_each_row_once_while_writers_run(any_database: Database) -> None:
@@ -101,7 +107,7 @@ def test_ranges_hold_each_row_once_while_writers_run(any_database: Database) -> 
             schema = describe(connection, "public.t")
             # Planned before the snapshot: the table grows in between, which the open range must hold.
             ranges = plan_ranges(connection, schema, blocks_per_range=10)
-            with ExportedSnapshot(any_database.address, [schema.name], application_name="test") as snapshot:
+            with ExportedSnapshot(any_database.address, application_name="test") as snapshot:
                 copied: list[Any] = [
                     row
                     for part in reversed(ranges)
@@ -190,11 +196,9 @@ def test_batches_stay_near_the_size_asked_for(database: Database) -> None:
     database.execute("create table t as select repeat('x', 99) from generate_series(1, 10000)")
     with connect(database.address, application_name="test") as connection:
         schema = describe(connection, "public.t")
+        part = whole(connection, schema)
     with exported(database) as snapshot:
-        sizes = [
-            batch.num_rows
-            for batch in read_range(database.address, snapshot, schema, CopyRange(schema.name), batch_bytes=100_000)
-        ]
+        sizes = [batch.num_rows for batch in read_range(database.address, snapshot, schema, part, batch_bytes=100_000)]
     assert sizes == [1000] * 10
 
 
@@ -203,8 +207,9 @@ def test_tables_without_columns_keep_their_row_count(database: Database) -> None
     database.execute("insert into t select from generate_series(1, 1234)")
     with connect(database.address, application_name="test") as connection:
         schema = describe(connection, "public.t")
+        part = whole(connection, schema)
     with exported(database) as snapshot:
-        (batch,) = read_range(database.address, snapshot, schema, CopyRange(schema.name))
+        (batch,) = read_range(database.address, snapshot, schema, part)
     assert (batch.num_rows, batch.num_columns) == (1234, 0)
 
 
@@ -248,10 +253,9 @@ def test_a_copy_that_is_cut_short_never_looks_complete(database: Database) -> No
     database.execute("create table t as select g, repeat('x', 1000) from generate_series(1, 50000) g")
     with connect(database.address, application_name="test") as connection:
         schema = describe(connection, "public.t")
+        part = whole(connection, schema)
     with exported(database) as snapshot:
-        batches = read_range(
-            database.address, snapshot, schema, CopyRange(schema.name), batch_bytes=1000, application_name="cut short"
-        )
+        batches = read_range(database.address, snapshot, schema, part, batch_bytes=1000, application_name="cut short")
         next(batches)
         database.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'cut short'")
         with pytest.raises(SourceError, match=r"copying public\.t") as caught:
@@ -263,10 +267,9 @@ def test_an_abandoned_copy_closes_its_connection(database: Database) -> None:
     database.execute("create table t as select g, repeat('x', 1000) from generate_series(1, 50000) g")
     with connect(database.address, application_name="test") as connection:
         schema = describe(connection, "public.t")
+        part = whole(connection, schema)
     with exported(database) as snapshot:
-        batches = read_range(
-            database.address, snapshot, schema, CopyRange(schema.name), batch_bytes=1000, application_name="abandoned"
-        )
+        batches = read_range(database.address, snapshot, schema, part, batch_bytes=1000, application_name="abandoned")
         next(batches)
         assert isinstance(batches, Iterator)
         batches.close()  # type: ignore[attr-defined]
@@ -278,8 +281,9 @@ def test_a_lost_snapshot_is_its_own_error(database: Database) -> None:
     database.execute("create table t (id int)")
     with connect(database.address, application_name="test") as connection:
         schema = describe(connection, "public.t")
+        part = whole(connection, schema)
     with pytest.raises(SourceError) as caught:
-        list(read_range(database.address, "00000003-0000001B-1", schema, CopyRange(schema.name)))
+        list(read_range(database.address, "00000003-0000001B-1", schema, part))
     assert caught.value.kind is ErrorKind.SOURCE_SNAPSHOT_LOST
 
 
@@ -289,9 +293,10 @@ def test_row_level_security_stops_a_copy_instead_of_emptying_it(database: Databa
     try:
         with connect(database.address, application_name="test") as connection:
             schema = describe(connection, "public.t")
+            part = whole(connection, schema)
         address = replace(database.address, user="limited_reader")
         with exported(database) as snapshot, pytest.raises(SourceError) as caught:
-            list(read_range(address, snapshot, schema, CopyRange(schema.name)))
+            list(read_range(address, snapshot, schema, part))
         assert caught.value.kind is ErrorKind.SOURCE_PERMISSION_DENIED
     finally:
         database.execute("drop table t; drop role limited_reader")
@@ -323,10 +328,38 @@ def describe_text_column() -> Column:
 
 def test_the_statement_quotes_names_and_brackets_the_filter(database: Database) -> None:
     schema = TableSchema(TableId(1), TableName("s", 'T"x'), (describe_text_column(),))
-    statement = copy_statement(schema, CopyRange(schema.name, 3, 9), "a or b")
+    statement = copy_statement(schema, CopyRange(schema.name, 1, 3, 9), "a or b")
     assert statement == (
         """copy (select "c" from only "s"."T""x" where ctid >= '(3,0)' and ctid < '(9,0)' and (a or b))"""
         " to stdout (format csv)"
     )
     with pytest.raises(psycopg.errors.UndefinedTable), database.connect() as connection:
         connection.execute(statement)
+
+
+@pytest.mark.parametrize("rewrite", ["vacuum full t", "truncate t", "alter table t alter id type bigint"])
+def test_a_table_rewritten_after_the_snapshot_is_refused(any_database: Database, rewrite: str) -> None:
+    any_database.execute("create table t (id int)")
+    any_database.execute("insert into t values (1)")
+    with connect(any_database.address, application_name="test") as connection:
+        schema = describe(connection, "public.t")
+        part = whole(connection, schema)
+    with exported(any_database) as snapshot:
+        any_database.execute(rewrite)
+        with pytest.raises(SourceError, match=r"public\.t was rewritten") as caught:
+            list(read_range(any_database.address, snapshot, schema, part))
+    assert caught.value.kind is ErrorKind.SOURCE_SNAPSHOT_LOST
+
+
+def test_a_table_cannot_be_rewritten_while_a_range_is_read(database: Database) -> None:
+    database.execute("create table t as select g as id from generate_series(1, 10000) g")
+    with connect(database.address, application_name="test") as connection:
+        schema = describe(connection, "public.t")
+        part = whole(connection, schema)
+    with exported(database) as snapshot, contextlib.closing(database.connect()) as other:
+        batches = read_range(database.address, snapshot, schema, part, batch_bytes=100)
+        next(batches)
+        other.execute("set lock_timeout = '50ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            other.execute("truncate t")
+        assert sum(batch.num_rows for batch in batches) > 9000

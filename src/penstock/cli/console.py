@@ -6,22 +6,42 @@ import json
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 OK, WARNING, FAILED = "✓", "!", "✗"
 _STYLES = {OK: "green", WARNING: "yellow", FAILED: "red"}
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _STEP = 1000
+_FILE_WIDTH = 200
+"""Of what is not a terminal: wide enough that no name is cut."""
 
 
 def results() -> Console:
     """Return where results go; paths and names are neither highlighted nor wrapped."""
-    return Console(highlight=False, soft_wrap=True)
+    return _console(stderr=False)
 
 
 def progress() -> Console:
     """Return where a live view and remarks go."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
+    return console
+
+
+def table(*names: str, numbers: tuple[str, ...] = ()) -> Table:
+    """Return an empty table with columns of text, then of numbers."""
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    for name in names:
+        grid.add_column(name, no_wrap=True)
+    for name in numbers:
+        grid.add_column(name, justify="right", no_wrap=True)
+    return grid
 
 
 def print_json(data: Any) -> None:

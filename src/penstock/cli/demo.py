@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from penstock.cli import console, wiring
@@ -245,9 +244,7 @@ def _line(moment: _Moment) -> str:
 
 
 def _picture(moment: _Moment) -> RenderableType:
-    table = Table("table", "phase", "copy", box=None, header_style="bold", pad_edge=False)
-    for name in ("rows copied", "events applied"):
-        table.add_column(name, justify="right")
+    table = console.table("table", "phase", "copy", numbers=("rows", "events"))
     for each in moment.report.tables:
         phase = Text(each.phase, "green" if each.phase == "ready" else "red" if each.error else "yellow")
         table.add_row(each.name, phase, progress_bar(each), copied(each), console.count(each.applied_events))
@@ -261,9 +258,7 @@ def _picture(moment: _Moment) -> RenderableType:
 
 
 def _print_results(results: list[tuple[TableReport, Comparison | None]], demo: _Demo) -> bool:
-    table = Table("", "table", "phase", box=None, header_style="bold", pad_edge=False)
-    for name in ("rows copied", "events applied", "rows in source", "rows in lake", "differing"):
-        table.add_column(name, justify="right")
+    table = console.table("", "table", "phase", numbers=("copied", "events", "source", "lake", "differ"))
     for report, comparison in results:
         table.add_row(*_row(report, comparison))
     out = console.results()

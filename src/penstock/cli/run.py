@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from rich.table import Table
 from rich.text import Text
 
 from penstock.cli import console, wiring
@@ -67,9 +66,7 @@ def _print_summary(report: PipelineReport, *, as_json: bool) -> None:
     if as_json:
         console.print_json(report.to_json())
         return
-    table = Table("", "table", "phase", box=None, header_style="bold", pad_edge=False)
-    for name in ("rows copied", "events applied"):
-        table.add_column(name, justify="right")
+    table = console.table("", "table", "phase", numbers=("rows copied", "events applied"))
     for each in report.tables:
         sign = console.mark(console.FAILED if each.error else console.OK)
         table.add_row(sign, each.name, each.phase, console.count(each.copied_rows), console.count(each.applied_events))

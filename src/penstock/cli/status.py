@@ -203,9 +203,7 @@ def _source_lines(source: SourceStatus) -> Iterator[str]:
 
 
 def _table(status: Status) -> Table:
-    table = Table("table", "phase", "watermark", box=None, header_style="bold", pad_edge=False)
-    for name in ("behind", "rows copied", "events applied"):
-        table.add_column(name, justify="right")
+    table = console.table("table", "phase", "watermark", numbers=("behind", "copied", "applied"))
     for each in status.tables:
         lag = _table_lag(each, status.source)
         table.add_row(

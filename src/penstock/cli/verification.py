@@ -27,8 +27,7 @@ def compare_tables(parts: wiring.Parts) -> Iterator[tuple[PublishedTable, Compar
     address = wiring.source_of(parts.config)
     with closing(connect(address, application_name=APPLICATION_NAME)) as connection:
         tables = published_tables(connection, parts.config.pipeline.publication_name)
-    names = [table.name for table in tables]
-    with ExportedSnapshot(address, names, application_name=APPLICATION_NAME) as snapshot:
+    with ExportedSnapshot(address, application_name=APPLICATION_NAME) as snapshot:
         for table in tables:
             plan = _plan(parts, address, table, snapshot)
             batches = [batch for part in plan.ranges for batch in plan.read(part)]

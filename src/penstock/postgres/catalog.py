@@ -50,6 +50,8 @@ class Leaf:
     blocks: int
     rows_estimate: int | None
     """As of the last VACUUM or ANALYZE; None before the first."""
+    file: int
+    """The number of its file, as of the reader's snapshot."""
 
 
 def describe_table(connection: Connection, table: TableId, columns: Collection[str] | None = None) -> TableSchema:
@@ -145,6 +147,6 @@ def blocks(connection: Connection, table: TableId) -> tuple[Leaf, ...]:
     with source_errors(f"measuring table {int(table)}"):
         rows = connection.execute(query.load("leaves"), {"table": int(table)}).fetchall()
     return tuple(
-        Leaf(TableId(oid), TableName(schema, name), size, None if estimate < 0 else estimate)
-        for oid, schema, name, size, estimate in rows
+        Leaf(TableId(oid), TableName(schema, name), size, None if estimate < 0 else estimate, file)
+        for oid, schema, name, size, estimate, file in rows
     )

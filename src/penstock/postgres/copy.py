@@ -22,7 +22,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 from pyarrow import csv
 
-from penstock.errors import WireError
+from penstock.errors import ErrorKind, SourceError, WireError
 from penstock.model.policy import DEFAULT_POLICIES, ValuePolicies
 from penstock.model.table import TableName, TableSchema, quote_identifier
 from penstock.postgres.catalog import Leaf, blocks
@@ -44,6 +44,8 @@ class CopyRange:
     """A part of a table: the rows of one leaf in the blocks from `first_block` up to, not including, `end_block`."""
 
     relation: TableName
+    file: int
+    """The number of the leaf's file as of the snapshot: in another file, blocks mean nothing."""
     first_block: int = 0
     end_block: int | None = None
     """None for all blocks from the first on."""
@@ -67,7 +69,7 @@ def plan_ranges(
 def _divide(leaf: Leaf, size: int) -> Iterator[CopyRange]:
     starts = range(0, max(leaf.blocks, 1), size)
     for start in starts:
-        yield CopyRange(leaf.name, start, None if start == starts[-1] else start + size)
+        yield CopyRange(leaf.name, leaf.file, start, None if start == starts[-1] else start + size)
 
 
 def copy_statement(schema: TableSchema, part: CopyRange, row_filter: str | None = None) -> str:
@@ -103,10 +105,30 @@ def read_range(
     """
     with contextlib.closing(connect(address, application_name=application_name)) as connection:
         import_snapshot(connection, snapshot_name)
+        _require_same_file(connection, part)
         statement = copy_statement(schema, part, row_filter)
         with source_errors(f"copying {schema.name}"), connection.cursor().copy(statement):
             for data, rows in _receive(connection.pgconn, batch_bytes):
                 yield to_batch(data, rows, schema, policies)
+
+
+def _require_same_file(connection: Connection, part: CopyRange) -> None:
+    """Refuse a table that was rewritten since the snapshot, and keep it from being rewritten until the range is read.
+
+    A rewrite (VACUUM FULL, CLUSTER, TRUNCATE, some ALTER TABLE) moves rows to other blocks, or hides
+    them from older snapshots: ranges would miss some. Only the range's own transaction locks: one
+    lock for all ranges would make a writer wait that they in turn would queue behind.
+    """
+    with source_errors(f"looking at the file of {part.relation}"):
+        connection.execute(f"lock table only {part.relation.quoted} in access share mode")
+        row = connection.execute(
+            "select pg_catalog.pg_relation_filenode(%s::regclass)::bigint", [part.relation.quoted]
+        ).fetchone()
+    if row is None or row[0] != part.file:
+        raise SourceError(
+            f"table {part.relation} was rewritten or truncated while it was copied",
+            kind=ErrorKind.SOURCE_SNAPSHOT_LOST,
+        )
 
 
 def _receive(pgconn: PGconn, batch_bytes: int) -> Iterator[tuple[bytearray, int]]:

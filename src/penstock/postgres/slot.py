@@ -7,6 +7,7 @@ only when asked for.
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from penstock.errors import ErrorKind, SourceError
 from penstock.model.lsn import Lsn
 from penstock.model.table import quote_identifier
 from penstock.postgres import query
-from penstock.postgres.connection import Connection, as_source_error, source_errors
+from penstock.postgres.connection import Connection, SourceAddress, as_source_error, connect, source_errors
 
 PLUGIN = "pgoutput"
 _TERMINATE_WAIT_S = 5.0
@@ -136,3 +137,14 @@ def slot_in_use(state: SlotState) -> SourceError:
     """Return the error that says who reads a slot."""
     holder = f"process {state.active_pid}" if state.active_pid is not None else "another process"
     return SourceError(f"replication slot {state.name} is in use by {holder} on the source", kind=ErrorKind.SLOT_IN_USE)
+
+
+def source_position(address: SourceAddress) -> Lsn:
+    """Return the position that the source has reached just now: whatever has committed, committed before it."""
+    with (
+        closing(connect(address, application_name="penstock position")) as connection,
+        source_errors("asking for the source's position"),
+    ):
+        row = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])

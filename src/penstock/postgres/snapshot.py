@@ -7,9 +7,7 @@ connection that exported it is left alone.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -18,51 +16,35 @@ from psycopg import sql
 
 from penstock.errors import ErrorKind, SourceError
 from penstock.model.lsn import Lsn
-from penstock.model.table import TableName, quote_identifier
-from penstock.postgres import query
-from penstock.postgres.connection import Connection, SourceAddress, as_source_error, connect, source_errors
+from penstock.model.table import quote_identifier
+from penstock.postgres.connection import Connection, SourceAddress, as_source_error, connect
 from penstock.postgres.slot import PLUGIN, run_create_slot
-
-LOCK_TIMEOUT_S = 60
-"""Longer than a migration should hold a table, shorter than an operator's patience."""
 
 
 class ExportedSnapshot:
-    """A snapshot and its position, from entering to leaving.
+    """A snapshot and its position, from entering to leaving."""
 
-    `tables` are locked in access share mode until the end. Readers may then be many and come late: a
-    rewrite of a table (VACUUM FULL, CLUSTER, TRUNCATE, some ALTER TABLE) moves rows to other blocks, or
-    hides them from older snapshots, and would make a copy in ranges lose some.
-
-    The locks come after the snapshot, because making it waits for open transactions, and one of
-    those may itself wait for such a lock: the server would not see the deadlock. A table rewritten in
-    between is found by its file, and the snapshot is given up.
-    """
-
-    def __init__(self, address: SourceAddress, tables: Sequence[TableName] = (), *, application_name: str) -> None:
+    def __init__(self, address: SourceAddress, *, application_name: str) -> None:
         self._address = address
-        self._tables = tables
         self._application_name = application_name
-        self._stack = contextlib.ExitStack()
         self._exporter: Connection | None = None
         self._point: Lsn | None = None
         self._name: str | None = None
 
     def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
-            self._exporter = self._connect(stack, replication=True)
+        self._exporter = connect(self._address, application_name=self._application_name, replication=True)
+        try:
             self._point, self._name = _export(self._exporter)
-            if self._tables:
-                holder = self._connect(stack)
-                self._lock_tables(holder)
-                self._require_not_rewritten(holder)
-            self._stack = stack.pop_all()
+        except BaseException:
+            self._exporter.close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stack.close()
+        assert self._exporter is not None
+        self._exporter.close()
 
     @property
     def name(self) -> str:
@@ -75,37 +57,6 @@ class ExportedSnapshot:
         """The position: of every transaction that commits before it, all is in the snapshot, of the others nothing."""
         assert self._point is not None, "the snapshot is not open"
         return self._point
-
-    def _connect(self, stack: contextlib.ExitStack, *, replication: bool = False) -> Connection:
-        connection = connect(self._address, application_name=self._application_name, replication=replication)
-        return stack.enter_context(contextlib.closing(connection))
-
-    def _lock_tables(self, connection: Connection) -> None:
-        names = ", ".join(str(table) for table in self._tables)
-        with source_errors(f"locking {names} in access share mode"):
-            connection.execute("begin")
-            connection.execute(sql.SQL("set local lock_timeout = {}").format(LOCK_TIMEOUT_S * 1000))
-            for table in self._tables:
-                connection.execute(f"lock table {table.quoted} in access share mode")
-
-    def _require_not_rewritten(self, holder: Connection) -> None:
-        with contextlib.closing(connect(self._address, application_name=self._application_name)) as reader:
-            import_snapshot(reader, self.name)
-            before = _files(reader, self._tables)
-        after = _files(holder, self._tables)
-        rewritten = [name for name, file in before.items() if after.get(name) != file]
-        if rewritten:
-            raise SourceError(
-                f"{', '.join(rewritten)}: rewritten or truncated at the moment of the snapshot",
-                kind=ErrorKind.SOURCE_SNAPSHOT_LOST,
-            )
-
-
-def _files(connection: Connection, tables: Sequence[TableName]) -> dict[str, int]:
-    """Return the file of every table and partition, as the connection's own snapshot sees it."""
-    names = [table.quoted for table in tables]
-    with source_errors("looking at the tables' files"):
-        return dict(connection.execute(query.load("table_files"), {"tables": names}).fetchall())
 
 
 def _export(connection: Connection) -> tuple[Lsn, str]:

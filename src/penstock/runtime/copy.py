@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.contract import Destination
+from penstock.model.lsn import Lsn
 from penstock.model.policy import ValuePolicies
 from penstock.postgres.catalog import Leaf, blocks, describe_table
 from penstock.postgres.connection import SourceAddress, connect
@@ -38,8 +39,18 @@ class Copier:
 
     def copy(self, table: PublishedTable, snapshot: ExportedSnapshot) -> int:
         """Copy a table, durably, and return how many rows it had."""
-        rows, estimate = self._plan(table, snapshot)
+        plan, estimate = self._plan(table, snapshot)
+        rows = CopyRows(plan, snapshot.consistent_point, self.spark)
         self.tables.start_copy(table.id, estimate, lambda: rows.copied_rows)
+        self._write(table, rows)
+        return rows.copied_rows
+
+    def begin_empty(self, table: PublishedTable, snapshot: ExportedSnapshot, watermark: Lsn) -> None:
+        """Make the destination's table empty as of a position."""
+        plan, _ = self._plan(table, snapshot)
+        self._write(table, CopyRows(replace(plan, ranges=()), watermark, self.spark))
+
+    def _write(self, table: PublishedTable, rows: CopyRows) -> None:
         self.tables.store.reset_replication_progress(table.id)
         self.tables.store.store_table_schema(rows.schema)
         self._enter(rows)
@@ -48,7 +59,6 @@ class Copier:
             self.destination.write_table_rows(rows.schema, rows)
         finally:
             self._under_way.discard(rows)
-        return rows.copied_rows
 
     def cancel(self) -> None:
         """Make the copies under way fail soon, and those that follow at once."""
@@ -63,7 +73,7 @@ class Copier:
             if self._is_cancelled:
                 rows.cancel()
 
-    def _plan(self, table: PublishedTable, snapshot: ExportedSnapshot) -> tuple[CopyRows, int | None]:
+    def _plan(self, table: PublishedTable, snapshot: ExportedSnapshot) -> tuple[CopyPlan, int | None]:
         with closing(connect(self.address, application_name="penstock copy plan")) as connection:
             import_snapshot(connection, snapshot.name)
             schema = self.policies.resolve(describe_table(connection, table.id, table.columns))
@@ -72,7 +82,7 @@ class Copier:
         plan = CopyPlan(
             self.address, snapshot.name, schema, ranges, table.row_filter, self.policies, self.max_connections
         )
-        return CopyRows(plan, snapshot.consistent_point, self.spark), estimate
+        return plan, estimate
 
 
 def _estimate(leaves: Sequence[Leaf]) -> int | None:

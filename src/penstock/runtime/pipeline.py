@@ -16,10 +16,10 @@ from penstock.errors import ErrorKind, PenstockError, StateError
 from penstock.model.lsn import NOWHERE, Lsn
 from penstock.model.phase import Errored, Init, Phase, Ready
 from penstock.model.table import TableId
-from penstock.postgres.connection import connect, source_errors
+from penstock.postgres.connection import connect
 from penstock.postgres.preflight import require_source
 from penstock.postgres.publication import PublishedTable, published_tables
-from penstock.postgres.slot import read_slot
+from penstock.postgres.slot import read_slot, source_position
 from penstock.receiver.settings import Command, ReceiverSettings
 from penstock.replication.life import after_restart
 from penstock.runtime.apply import Applier, ApplyWorker
@@ -122,13 +122,7 @@ class Pipeline:
 
     def source_position(self) -> Lsn:
         """Return the position that the source has reached just now."""
-        with (
-            closing(connect(self._address, application_name="penstock position")) as connection,
-            source_errors("asking for the source's position"),
-        ):
-            row = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
-        assert row is not None
-        return Lsn.parse(row[0])
+        return source_position(self._address)
 
     @property
     def report(self) -> PipelineReport:

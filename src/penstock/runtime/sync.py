@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from penstock import failpoint
-from penstock.errors import PenstockError
+from penstock.errors import ErrorKind, PenstockError
+from penstock.model.lsn import Lsn
 from penstock.model.phase import Catchup, DataSync, Errored, FinishedCopy, Init, Ready, SyncDone, SyncWait
 from penstock.model.table import TableId
 from penstock.postgres.connection import SourceAddress, connect
 from penstock.postgres.publication import PublishedTable, published_tables
+from penstock.postgres.slot import source_position
 from penstock.postgres.snapshot import ExportedSnapshot
 from penstock.runtime.apply import Applier
 from penstock.runtime.copy import Copier
@@ -24,6 +26,7 @@ from penstock.runtime.tables import Tables
 from penstock.telemetry.log import get_logger
 
 _RECONCILE_S = 5.0  # how soon a change of the publication is noticed
+_LOG_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +102,11 @@ class TableSync:
         return published
 
     def _run_wave(self, waiting: list[PublishedTable]) -> None:
-        names, ids = [table.name for table in waiting], [table.id for table in waiting]
+        ids = [table.id for table in waiting]
         # Before the snapshot is taken: a change made right after it must not be trimmed from the log meanwhile.
         self._tables.hold(ids, self._applier.view.reader.end_lsn)
         try:
-            with ExportedSnapshot(self._settings.address, names, application_name="penstock snapshot") as snapshot:
+            with ExportedSnapshot(self._settings.address, application_name="penstock snapshot") as snapshot:
                 self._log.info("snapshot taken", tables=len(waiting), position=str(snapshot.consistent_point))
                 self._tables.hold(ids, snapshot.consistent_point)
                 copies = [self._copies.submit(self._copy, table, snapshot) for table in waiting]
@@ -118,14 +121,41 @@ class TableSync:
         try:
             self._tables.enter(table.id, DataSync())
             failpoint.hit("table_sync.before_copy")
-            rows = self._copier.copy(table, snapshot)
+            rows, watermark = self._copy_or_begin_empty(table, snapshot)
             failpoint.hit("table_sync.after_copy")
-            self._tables.store.store_replication_progress({table.id: snapshot.consistent_point})
+            self._tables.hold([table.id], watermark)
+            self._tables.store.store_replication_progress({table.id: watermark})
             self._tables.enter(table.id, FinishedCopy())
             self._log.info("table is copied", table=str(table.name), rows=rows)
             self._catch_up_copied()
         except Exception as error:  # noqa: BLE001  # whatever it is, it stops this table and no other
             self._fail(table.id, error)
+
+    def _copy_or_begin_empty(self, table: PublishedTable, snapshot: ExportedSnapshot) -> tuple[int, Lsn]:
+        """Copy a table, and return its rows and watermark.
+
+        A table that is truncated again and again might never be copied in between. But a truncate that
+        the log holds makes all that was before it irrelevant: from there the table can begin empty.
+        """
+        try:
+            return self._copier.copy(table, snapshot), snapshot.consistent_point
+        except PenstockError as error:
+            if error.kind is not ErrorKind.SOURCE_SNAPSHOT_LOST:
+                raise
+            truncated = self._last_truncate(table.id, snapshot.consistent_point)
+            if truncated is None:
+                raise
+        self._copier.begin_empty(table, snapshot, truncated)
+        return 0, truncated
+
+    def _last_truncate(self, table: TableId, since: Lsn) -> Lsn | None:
+        """Return the transaction that last truncated a table, once the log has come to the present."""
+        reader, now = self._applier.view.reader, source_position(self._settings.address)
+        while reader.end_lsn < now:
+            if self._stopping.wait(_LOG_POLL_S):
+                return None
+        truncates = reader.truncates(table, since, reader.end_lsn)
+        return truncates[-1].position.commit_lsn if truncates else None
 
     def _copied(self) -> list[TableId]:
         found = [state.id for state in self._tables.in_phase(FinishedCopy)]
@@ -164,5 +194,10 @@ class TableSync:
         return not self._stopping.is_set()
 
     def _fail(self, table: TableId, error: Exception) -> None:
-        if not self._stopping.is_set():  # a cancelled copy is not the table's fault: it starts anew
-            self._failures.fail(table, error)
+        if self._stopping.is_set():
+            return  # a cancelled copy is not the table's fault: it starts anew
+        if isinstance(error, PenstockError) and error.kind is ErrorKind.SOURCE_SNAPSHOT_LOST:
+            self._log.warning("copy starts again", table=str(self._tables.get(table).name), reason=error.message)
+            self._tables.restart_copy(table)
+            return
+        self._failures.fail(table, error)

@@ -113,6 +113,12 @@ class Tables:
             for table in tables:
                 self._states[table].watermark = watermark
 
+    def restart_copy(self, table: TableId) -> None:
+        """Put a table back in line: its snapshot is of no use any more."""
+        with self.changed:
+            self.enter(table, Init())
+            self._states[table].watermark = None
+
     def release(self, tables: Iterable[TableId]) -> None:
         """Let go of tables whose copy did not even start."""
         with self.changed:

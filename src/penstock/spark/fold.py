@@ -65,7 +65,7 @@ class Folded:
 def fold(
     changes: TableChanges,
     *,
-    since: Lsn = Lsn(0),
+    since: Lsn | None = None,
     after: Position | None = None,
     target: Callable[[], DataFrame] | None = None,
 ) -> Folded:
@@ -81,7 +81,7 @@ def fold(
     return Folded(folding.by_row(rows, target), folding.keeps)
 
 
-def placed_rows(frame: DataFrame, schema: TableSchema, since: Lsn, after: Position | None) -> DataFrame:
+def placed_rows(frame: DataFrame, schema: TableSchema, since: Lsn | None, after: Position | None) -> DataFrame:
     """Return changes behind both positions, columns by place."""
     return _Folding(schema, has_unchanged=False).rows(frame, since, after)
 
@@ -94,7 +94,7 @@ class _Folding:
         toasted = tuple(i for i in self.rest if schema.columns[i].type.kind in _TOASTED)
         self.keeps = toasted if has_unchanged else ()
 
-    def rows(self, frame: DataFrame, since: Lsn, after: Position | None) -> DataFrame:
+    def rows(self, frame: DataFrame, since: Lsn | None, after: Position | None) -> DataFrame:
         """Rename everything by place, and leave out what comes before."""
         names = [log.stored_name(column.name) for column in self.schema.columns]
         picked = [_quoted(name).alias(value(i)) for i, name in enumerate(names)]
@@ -111,7 +111,10 @@ class _Folding:
         if self.key:
             fields = [log.stored_name(self.schema.columns[i].name) for i in self.key]
             changed = f.col(log.KEY).isNotNull()
-            picked += [f.when(changed, f.col(log.KEY).getField(n)).alias(_old(i)) for i, n in zip(self.key, fields)]
+            picked += [
+                f.when(changed, f.col(log.KEY).getField(n)).alias(_old(i))
+                for i, n in zip(self.key, fields, strict=True)
+            ]
             picked.append(changed.alias(_MOVED))
         return _behind(frame, since, after).select(*picked)
 
@@ -228,7 +231,7 @@ def _local_frame(like: DataFrame, fields: Sequence[StructField], rows: Sequence[
     return like.sparkSession.createDataFrame(table, StructType(list(fields)))
 
 
-def _behind(frame: DataFrame, since: Lsn, after: Position | None) -> DataFrame:
+def _behind(frame: DataFrame, since: Lsn | None, after: Position | None) -> DataFrame:
     rows = frame.filter(f.col(log.COMMIT_LSN) >= int(since)) if since else frame
     if after is None:
         return rows

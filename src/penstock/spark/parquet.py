@@ -16,11 +16,13 @@ def describe_file(path: str, size_bytes: int, metadata: pq.FileMetaData) -> Copi
     maximums: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for index in range(metadata.num_columns):
-        chunks = [metadata.row_group(group).column(index) for group in range(metadata.num_row_groups)]
+        name = metadata.schema.column(index).path
+        known: list[Any] = [
+            metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)
+        ]
         # Nested columns have a path of several names; a bound of their elements is none of the column.
-        if not chunks or "." in chunks[0].path_in_schema or any(chunk.statistics is None for chunk in chunks):
+        if "." in name or not all(item is not None and item.has_null_count for item in known):
             continue
-        name, known = chunks[0].path_in_schema, [chunk.statistics for chunk in chunks]
         nulls[name] = sum(item.null_count for item in known)
         bounds = _bounds(known)
         if bounds is not None:

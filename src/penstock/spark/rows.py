@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from penstock.model.policy import ValuePolicies
 from penstock.model.table import TableSchema
 from penstock.postgres.connection import SourceAddress
 from penstock.postgres.copy import CopyRange, read_range
+from penstock.spark.parquet import describe_file
 from penstock.wire.column import arrow_schema
 from penstock.wire.text import cell_values
 
@@ -114,24 +116,31 @@ class CopyRows:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         plan = self._plan
-        spark = self._spark()
+        spark, schema = self._spark(), from_arrow_schema(plan.arrow_schema)
+        if not plan.ranges:
+            return spark.createDataFrame([], schema)
         numbers = spark.range(0, len(plan.ranges), 1, self._tasks(spark))
-        return numbers.mapInArrow(partial(_read_numbered, plan), from_arrow_schema(plan.arrow_schema))
+        return numbers.mapInArrow(partial(_read_numbered, plan), schema)
 
     def write_files(self, url: str, extra: Mapping[str, Any] | None = None) -> Sequence[CopiedFile]:
         """Let Spark tasks write the rows as Parquet below `url`, and return what they wrote."""
         self._check()
+        if not self._plan.ranges:
+            return []
         spark = self._spark()
         context = spark.sparkContext
         counter = context.accumulator(0)
         self._counted = lambda: int(counter.value)
         context.setJobGroup(self._job_group, f"copy of {self._plan.schema.name}", interruptOnCancel=True)
         ranges = context.parallelize(self._plan.ranges, self._tasks(spark))
-        written: list[CopiedFile | None] = ranges.map(
+        written: list[CopiedFile | TaskFailure | None] = ranges.map(
             partial(_write_range, self._plan, url, extra or {}, counter)
         ).collect()
         self._check()
-        return [file for file in written if file is not None]
+        for failure in written:
+            if isinstance(failure, TaskFailure):
+                raise failure.error
+        return [file for file in written if isinstance(file, CopiedFile)]
 
     def _tasks(self, spark: SparkSession) -> int:
         """Return how many tasks share the ranges: one each, unless that could open too many connections."""
@@ -150,16 +159,43 @@ def _read_numbered(plan: CopyPlan, numbers: Iterator[pa.RecordBatch]) -> Iterato
             yield from plan.read(plan.ranges[number])
 
 
+@dataclass(frozen=True, slots=True)
+class TaskFailure:
+    """An error on its way back from a task: raised there, Spark would turn it into text."""
+
+    kind: ErrorKind
+    message: str
+    remedy: str
+
+    @property
+    def error(self) -> PenstockError:
+        """The error, to be raised."""
+        return PenstockError(self.message, kind=self.kind, remedy=self.remedy)
+
+
 def _write_range(
     plan: CopyPlan, url: str, extra: Mapping[str, Any], counter: Any, part: CopyRange
-) -> CopiedFile | None:
+) -> CopiedFile | TaskFailure | None:
     """Write one range as one file; runs in a Spark task."""
-    path = f"{url}/part-{uuid.uuid4().hex}.parquet"
+    path = Path(url) / f"part-{uuid.uuid4().hex}.parquet"
+    try:
+        rows = _write_file(path, plan, extra, part)
+    except PenstockError as error:
+        path.unlink(missing_ok=True)
+        return TaskFailure(error.kind, error.message, error.remedy)
+    counter.add(rows)
+    if not rows:
+        path.unlink()
+        return None
+    return describe_file(str(path), path.stat().st_size, pq.read_metadata(path))
+
+
+def _write_file(path: Path, plan: CopyPlan, extra: Mapping[str, Any], part: CopyRange) -> int:
     schema = plan.arrow_schema
     for name, value in extra.items():
         schema = schema.append(pa.field(name, value.type))
     rows = 0
-    with open(path, "wb") as file, pq.ParquetWriter(file, schema, compression="snappy") as writer:  # noqa: PTH123
+    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="snappy") as writer:
         for batch in plan.read(part):
             constants = [pa.repeat(value, batch.num_rows) for value in extra.values()]
             writer.write_batch(pa.RecordBatch.from_arrays([*batch.columns, *constants], schema=schema), _ROW_GROUP_ROWS)
@@ -167,29 +203,4 @@ def _write_range(
         writer.close()
         file.flush()
         os.fsync(file.fileno())
-    counter.add(rows)
-    if not rows:
-        os.unlink(path)  # noqa: PTH108
-        return None
-    return describe_parquet(path)
-
-
-def describe_parquet(path: str) -> CopiedFile:
-    """Return a file with the statistics that its own footer holds."""
-    metadata = pq.read_metadata(path)
-    minimums: dict[str, Any] = {}
-    maximums: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    for index in range(metadata.num_columns):
-        name = metadata.schema.column(index).path
-        found: list[Any] = [
-            metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)
-        ]
-        if "." in name or not all(each is not None and each.has_null_count for each in found):
-            continue
-        nulls[name] = sum(each.null_count for each in found)
-        bounded = [each for each in found if each.has_min_max]
-        if bounded:
-            minimums[name] = min(each.min for each in bounded)
-            maximums[name] = max(each.max for each in bounded)
-    return CopiedFile(path, metadata.num_rows, os.path.getsize(path), minimums, maximums, nulls)  # noqa: PTH202
+    return rows

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError, ErrorKind, PenstockError
+from penstock.errors import ConfigError, ErrorKind, PenstockError, StateError
 from penstock.spark.java import default_cache_dir, find_java_home
 
 if TYPE_CHECKING:
@@ -59,13 +60,19 @@ def open_session(settings: SparkSettings, app_name: str) -> SparkSession:
 
     Raises `PenstockError` if there is no suitable Java, a jar cannot be had, or the JVM does not start.
     """
-    from pyspark import SparkConf, SparkContext  # noqa: PLC0415  (the CLI must start without it)
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
 
     jars = resolve_jars(settings.packages, settings.cache_dir)
-    conf = SparkConf(loadDefaults=False).setAll(session_conf(settings, app_name, jars).items())
+    conf = SparkConf(loadDefaults=False).setAll(list(session_conf(settings, app_name, jars).items()))
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001  (there is no public question)
+        raise StateError("Spark is already running in this process; stop its session first.")
+    # PySpark prints failed statements, with the values in them, as JSON on stderr.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
     with _environment(settings):
-        context = SparkContext(conf=conf, gateway=_launch(conf, settings.log_file))
+        # A JVM outlives its session: the next session of this process goes on in it.
+        gateway = SparkContext._gateway or _launch(conf, settings.log_file)  # noqa: SLF001
+        context = SparkContext(conf=conf, gateway=gateway)
         context.setLogLevel("ERROR")
         return SparkSession(context)
 
@@ -130,7 +137,7 @@ def _resolve_into(folder: Path, packages: Sequence[str]) -> None:
 
 def _run_ivy(ivy: Path, packages: Sequence[str]) -> None:
     """Let spark-submit resolve: it does so before it runs anything, and what it then runs ends on EOF."""
-    from pyspark import SparkConf  # noqa: PLC0415
+    from pyspark import SparkConf
 
     conf = SparkConf(loadDefaults=False).setAll(
         [
@@ -160,19 +167,19 @@ def _artifact(file_name: str) -> str:
 
 
 def _spark_home() -> Path:
-    import pyspark  # noqa: PLC0415
+    import pyspark
 
     return Path(pyspark.__file__).parent
 
 
 def _launch(conf: SparkConf, log_file: Path | None, failure: str = "Spark's JVM did not start") -> Any:
     """Start the JVM with its output in a file, and quote that file's end if it fails."""
-    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
-    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
 
     with _output(log_file) as output:
         try:
-            return launch_gateway(conf, {"stdout": output, "stderr": subprocess.STDOUT})
+            return launch_gateway(conf, {"stdout": output, "stderr": subprocess.STDOUT})  # type: ignore[no-untyped-call]
         except PySparkRuntimeError as error:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
             said = output.read().decode(errors="replace").strip()

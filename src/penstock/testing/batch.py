@@ -80,10 +80,15 @@ class ArrowRows:
             return []
         table = self.table
         for name, scalar in (extra or {}).items():
-            table = table.append_column(name, pa.repeat(scalar, table.num_rows))
+            table = table.append_column(name, _repeated(scalar, table.num_rows))
         path = Path(url) / f"part-{uuid.uuid4()}.parquet"
         pq.write_table(table, path)
         return [describe_file(str(path), path.stat().st_size, pq.read_metadata(path))]
+
+
+def _repeated(scalar: Any, times: int) -> pa.Array[Any]:
+    repeated: pa.Array[Any] = pa.repeat(scalar, times)
+    return repeated
 
 
 @dataclass(frozen=True)
@@ -233,6 +238,6 @@ def transaction(lsn: int, *changes: Callable[[Position], Event], commit_time: dt
 
 def to_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """Return an Arrow table in Spark, timestamps without time zone as such."""
-    from penstock.spark.schema import from_arrow  # noqa: PLC0415  (only what uses a frame needs Spark)
+    from penstock.spark.schema import from_arrow
 
     return spark.createDataFrame(table, from_arrow(table.schema))

@@ -79,8 +79,10 @@ TYPES: dict[PgType, tuple[Cell, Cell]] = {
 EVERYTHING = TableSchema(
     TableId(16_420),
     TableName("public", "everything"),
-    (Column("id", INT8, nullable=False, key_ordinal=0),)
-    + tuple(Column(f"c{number}", type_) for number, type_ in enumerate(TYPES)),
+    (
+        Column("id", INT8, nullable=False, key_ordinal=0),
+        *(Column(f"c{number}", type_) for number, type_ in enumerate(TYPES)),
+    ),
 )
 
 COPIED: tuple[tuple[Cell, ...], ...] = ((1, "one", "body one"), (2, "two", "body two"), (3, "three", None))

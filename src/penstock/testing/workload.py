@@ -42,7 +42,7 @@ def create_source(database: Database, publication: str, rows: int = 2000) -> Non
     """Create the tables with some rows, and publish them."""
     database.execute(SCHEMA)
     with database.connect(autocommit=False) as connection:
-        writer = Writer(connection, 9, random.Random(0))  # noqa: S311
+        writer = Writer(connection, 9, random.Random(0))
         for _ in range(rows // 100):
             writer.insert_accounts(100)
             writer.insert_lines(100)
@@ -172,7 +172,8 @@ class Writer:
         """Change keys, in chains, leaving the TOASTed value unchanged."""
         step = self._random.choice([1000, -1000, 3000])
         self._run(
-            "update moving set id = id + %(step)s where id between %(low)s and %(low)s + 20 and id + %(step)s > %(base)s",
+            """update moving set id = id + %(step)s
+               where id between %(low)s and %(low)s + 20 and id + %(step)s > %(base)s""",
             step=step,
             low=self._base + self._random.randrange(4000),
             base=self._base,
@@ -267,7 +268,7 @@ class Workload:
     def _work(self, number: int) -> None:
         try:
             with self._database.connect(autocommit=False) as connection:
-                writer = Writer(connection, number + 1, random.Random(self._seed + number))  # noqa: S311
+                writer = Writer(connection, number + 1, random.Random(self._seed + number))
                 while not self._stopping.wait(self._pause_s):
                     writer.run_one()
                     self.transactions += 1

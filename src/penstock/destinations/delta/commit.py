@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.transaction import AddAction, create_table_with_add_actions
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from penstock.contract.batch import CopiedFile
 from penstock.destinations.delta.schema import statistics
@@ -68,7 +68,7 @@ class Committer:
 
     def _write(self, table: DeltaTable, files: Iterable[CopiedFile], position: Lsn, mode: str) -> None:
         table.create_write_transaction(
-            self._added(files),
+            list[AddAction | RemoveAction](self._added(files)),
             mode=mode,
             schema=table.schema(),
             partition_by=[],

@@ -176,7 +176,7 @@ class DeltaDestination:
             _Application(self, committer, present, changes, since, end).run()
 
     def session(self, table: TableId) -> SparkSession:
-        """Return the table's own session: Delta's transaction settings are per session, and tables apply in parallel."""
+        """Return the table's own session: Delta's transaction settings are a session's, tables apply in parallel."""
         base = self._spark()
         with self._lock:
             known = self._sessions.get(table)
@@ -267,7 +267,8 @@ class _Application:
         elif not self.schema.key:
             self._insert_only()
         elif self.truncated is not None:
-            self._overwrite(merge.table_rows(self._folded(None), self.schema, cdc_columns=self.lake.cdc_columns))
+            rows = merge.table_rows(self._folded(None), self.schema, cdc_columns=self.lake.cdc_columns)
+            self._write(rows, "overwrite")
         elif not changes.updates and not changes.deletes:
             self._append()
         else:
@@ -281,17 +282,13 @@ class _Application:
 
     def _insert_only(self) -> None:
         """Apply a table without a key: every change must be a new row."""
-        rows = placed_rows(self.changes.frame, self.schema, self.since, self.truncated) if self._needs_frame else None
-        if rows is None:
+        if self.truncated is None and not self.changes.updates and not self.changes.deletes:
             self._append()
             return
+        rows = placed_rows(self.changes.frame, self.schema, self.since, self.truncated)
         if not rows.filter("op <> 'I'").isEmpty():
             raise validate.refuse_keyless(self.schema)
         self._write(self._inserted(rows), "append" if self.truncated is None else "overwrite")
-
-    @property
-    def _needs_frame(self) -> bool:
-        return bool(self.truncated is not None or self.changes.updates or self.changes.deletes)
 
     def _append(self) -> None:
         """Add new rows without looking at the target: none of them can be there."""
@@ -315,9 +312,6 @@ class _Application:
 
     def _inserted(self, rows: DataFrame) -> DataFrame:
         return merge.table_rows(Folded.of_inserts(rows), self.schema, cdc_columns=self.lake.cdc_columns)
-
-    def _overwrite(self, rows: DataFrame) -> None:
-        self._write(rows, "overwrite")
 
     def _write(self, rows: DataFrame, mode: str) -> None:
         """Write and commit through Spark; the options make a repeated version a no-op."""

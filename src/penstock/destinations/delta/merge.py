@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from penstock.destinations.delta.schema import CDC_NAMES
@@ -50,11 +50,13 @@ def merge_statement(
     targets = [quoted(name) for name in (*names, *(CDC_NAMES if cdc_columns else ()))]
     ours = _CDC_VALUES if cdc_columns else ()
     sets = (f"t.{target} = {new}" for target, new in zip(targets, (*kept_values, *ours), strict=True))
+    # Names are quoted and values literals of our own making: `literal` and `quoted` are all that enters here.
     return (
-        f"merge into delta.{quoted(location)} t using {source} s on {' and '.join([*on, *bounds])} "
+        f"merge into delta.{quoted(location)} t using {source} s on {' and '.join([*on, *bounds])} "  # noqa: S608
         f"when matched and s.{DELETE} then delete "
         f"when matched then update set {', '.join(sets)} "
-        f"when not matched and not s.{DELETE} then insert ({', '.join(targets)}) values ({', '.join((*required, *ours))})"
+        f"when not matched and not s.{DELETE} "
+        f"then insert ({', '.join(targets)}) values ({', '.join((*required, *ours))})"
     )
 
 
@@ -62,12 +64,12 @@ def key_bounds(frame: DataFrame, schema: TableSchema) -> tuple[int, list[str]]:
     """Count the folded rows, and return predicates on the target that every one of their keys meets."""
     places = [i for i in _key(schema) if schema.columns[i].type.kind in _ORDERED]
     bounds = [agg(value(i)).alias(f"{name}{i}") for i in places for agg, name in ((f.min, "lo"), (f.max, "hi"))]
-    row = frame.agg(f.count(f.lit(1)).alias("rows"), *bounds).first()
-    assert row is not None
+    # By way of Arrow: a Row would have timestamps in this process's time zone, without saying so.
+    [row] = frame.agg(f.count(f.lit(1)).alias("rows"), *bounds).toArrow().to_pylist()
     return row["rows"], [text for i in places for text in _between(row, i, schema)]
 
 
-def _between(row: Row, place: int, schema: TableSchema) -> list[str]:
+def _between(row: Mapping[str, Any], place: int, schema: TableSchema) -> list[str]:
     column = schema.columns[place]
     sql_type = spark_type(column.type).simpleString()
     low, high = (literal(row[f"{name}{place}"], sql_type) for name in ("lo", "hi"))
@@ -86,8 +88,8 @@ def literal(item: Any, sql_type: str) -> str | None:
         case str():
             return f"'{_UNSAFE.sub(_escape, item)}'" if len(item) <= _MAX_LITERAL else None
         case dt.datetime():
-            # A session in UTC returns timestamps with a time zone as naive ones, too.
-            return f"{sql_type} '{item.replace(tzinfo=None).isoformat(sep=' ')}'"
+            zone, plain = ("Z", item.astimezone(dt.UTC)) if item.tzinfo else ("", item)
+            return f"{sql_type} '{plain.replace(tzinfo=None).isoformat(sep=' ')}{zone}'"
         case dt.date():
             return f"date '{item.isoformat()}'"
     return None

@@ -24,7 +24,7 @@ class _Copy:
     """What the table's last copy brought, and how many events had come before it."""
 
     rows: list[TableRow] = field(default_factory=list)
-    watermark: Lsn = Lsn(0)
+    watermark: Lsn = field(default_factory=Lsn)
     events_before: int = 0
 
 

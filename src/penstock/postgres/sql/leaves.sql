@@ -5,7 +5,9 @@ select
     c.relname,
     coalesce(pg_catalog.pg_relation_size(c.oid, 'main'), 0)
     / pg_catalog.current_setting('block_size')::bigint,
-    c.reltuples::bigint
+    c.reltuples::bigint,
+    -- Read from pg_class itself, which follows the snapshot; pg_relation_filenode() would always tell the newest.
+    c.relfilenode::bigint
 from pg_catalog.pg_class as c
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
 where
