@@ -55,9 +55,7 @@ def test_source_equals_lake_after_every_kind_of_change(
     assert_lake_equals_source(spark, replicator, database)
 
 
-def test_source_equals_lake_whatever_is_killed(
-    spark: SparkSession, replicator: Replicator, database: Database
-) -> None:
+def test_source_equals_lake_whatever_is_killed(spark: SparkSession, replicator: Replicator, database: Database) -> None:
     seed = secrets.randbelow(1 << 32)
     print("seed", seed)  # noqa: T201
     chance = random.Random(seed)

@@ -51,6 +51,13 @@ def slot_position(database: Database) -> Lsn:
     return Lsn.parse(lsn)
 
 
+def wait_until_slot_is_free(database: Database) -> None:
+    """The server's end of a closed connection takes a moment to go."""
+    wait_until(
+        lambda: not database.execute("select 1 from pg_replication_slots where active"), "the walsender to be gone"
+    )
+
+
 def test_rows_from_before_and_changes_from_after_the_start_arrive_once(
     database: Database, pipelines: Pipelines, publish: Publish
 ) -> None:
@@ -251,6 +258,7 @@ def test_a_missing_slot_is_never_quietly_replaced(database: Database, pipelines:
     pipeline = pipelines.start(MemoryDestination(), store)
     pipelines.catch_up(pipeline)
     pipelines.stop(pipeline)
+    wait_until_slot_is_free(database)
     database.execute("select pg_drop_replication_slot(slot_name) from pg_replication_slots")
     with pytest.raises(PenstockError) as raised:
         pipelines.start(MemoryDestination(), store)
@@ -270,6 +278,7 @@ def test_a_slot_that_moved_past_the_log_is_a_named_loss(
     pipelines.catch_up(pipeline)
     pipelines.stop(pipeline)
     database.execute("insert into t values (1)")
+    wait_until_slot_is_free(database)
     database.execute("select pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) from pg_replication_slots")
     with pytest.raises(LogDamagedError, match="is lost"):
         pipelines.start(MemoryDestination(), store)

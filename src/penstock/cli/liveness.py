@@ -7,7 +7,7 @@ import fcntl
 import os
 from pathlib import Path
 
-LOCK_FILE_NAME = "replicator.lock"
+from penstock.runtime.lock import LOCK_FILE_NAME
 
 
 def replicator_pid(state_dir: Path) -> int | None:

@@ -35,16 +35,16 @@ class Applier:
     tables: Tables
     destination: Destination
 
-    def apply(self, starts: Mapping[TableId, Lsn], end: Lsn) -> int:
-        """Apply changes of some tables, each from its own watermark, up to `end`; return how many there were."""
+    def apply(self, starts: Mapping[TableId, Lsn], end: Lsn) -> dict[TableId, int]:
+        """Apply changes of some tables, each from its own watermark, up to `end`; return how many each had."""
         schemas = {table: self.tables.schema(table) for table in starts}
         events = LogEvents(self.view, starts, schemas, end)
-        changes = events.tables().values()
+        changes = events.tables()
         if changes:
             failpoint.hit("apply.before_write")
             self.destination.write_events(events)
             failpoint.hit("apply.after_write")
-        return sum(each.inserts + each.updates + each.deletes + len(each.truncates) for each in changes)
+        return {table: each.events for table, each in changes.items()}
 
 
 class ApplyWorker:
@@ -121,7 +121,7 @@ class ApplyWorker:
         if isinstance(destination, Positioned):
             committed = destination.watermark(table)
             if committed is not None:
-                self._tables.advance({table: committed})
+                self._tables.advance(table, committed)
 
     def _dispatch(self) -> None:
         busy = frozenset[TableId]().union(*self._under_way)
@@ -170,7 +170,7 @@ class ApplyWorker:
                 self._failures.fail(table, error)
         else:
             for table in starts:
-                self._finish(table, end, events)
+                self._finish(table, end, events.get(table, 0))
         finally:
             self.wake()
 
@@ -178,7 +178,7 @@ class ApplyWorker:
         if not self._tables.has(table):
             return
         state = self._tables.get(table)
-        self._tables.advance({table: end}, events)
+        self._tables.advance(table, end, events)
         if events:
             self._failures.succeed(table)
         if isinstance(state.phase, SyncDone) and end >= state.phase.lsn:

@@ -9,12 +9,14 @@ from typing import IO
 
 from penstock.errors import ErrorKind, PenstockError, StateError
 
+LOCK_FILE_NAME = "replicator.lock"
+
 
 def lock_state_dir(state_dir: Path) -> IO[str]:
     """Take the folder for this process until the returned file is closed, or the process ends."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
-        lock = (state_dir / "replicator.lock").open("a+")
+        lock = (state_dir / LOCK_FILE_NAME).open("a+")
     except OSError as error:
         raise PenstockError(
             f"state_dir {state_dir}: {error.strerror}",

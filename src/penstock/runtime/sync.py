@@ -180,7 +180,7 @@ class TableSync:
             failpoint.hit("table_sync.before_catchup")
             if state.watermark < end:
                 events = self._applier.apply({table: state.watermark}, end)
-                self._tables.advance({table: end}, events)
+                self._tables.advance(table, end, events.get(table, 0))
             self._tables.store.store_replication_progress({table: end})
             self._tables.enter(table, SyncDone(end))
         except Exception as error:  # noqa: BLE001  # whatever it is, it stops this table and no other

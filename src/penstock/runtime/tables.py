@@ -6,7 +6,7 @@ One lock guards it all and doubles as the condition that workers wait on, so nob
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from penstock.contract import Store
@@ -132,15 +132,14 @@ class Tables:
             state = self._states[table]
             state.estimated_rows, state.copied_rows = estimated_rows, copied_rows
 
-    def advance(self, watermarks: Mapping[TableId, Lsn], events: int = 0) -> None:
-        """Move watermarks forward in memory; `persist` makes them durable."""
+    def advance(self, table: TableId, watermark: Lsn, events: int = 0) -> None:
+        """Move a watermark forward in memory; `persist` makes it durable."""
         with self.changed:
-            for table, watermark in watermarks.items():
-                state = self._states.get(table)
-                if state is not None and (state.watermark is None or watermark > state.watermark):
-                    state.watermark = watermark
-                    state.applied_events += events
-            self.changed.notify_all()
+            state = self._states.get(table)
+            if state is not None and (state.watermark is None or watermark > state.watermark):
+                state.watermark = watermark
+                state.applied_events += events
+                self.changed.notify_all()
 
     def persist(self) -> None:
         """Store the watermarks of the followed tables."""

@@ -82,6 +82,11 @@ class LogChanges:
         return sum(file.deletes for file in self.files)
 
     @property
+    def events(self) -> int:
+        """How many changes there are, at most."""
+        return sum(file.rows for file in self.files) + len(self.truncates)
+
+    @property
     def has_unchanged(self) -> bool:
         """Whether any update may leave a TOASTed value unchanged."""
         return any(file.has_unchanged for file in self.files)

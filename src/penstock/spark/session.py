@@ -178,8 +178,10 @@ def _launch(conf: SparkConf, log_file: Path | None, failure: str = "Spark's JVM 
     from pyspark.java_gateway import launch_gateway
 
     with _output(log_file) as output:
+        # A session of its own keeps signals for our process group away: the JVM ends when we do, or say so.
+        options = {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
         try:
-            return launch_gateway(conf, {"stdout": output, "stderr": subprocess.STDOUT})  # type: ignore[no-untyped-call]
+            return launch_gateway(conf, options)  # type: ignore[no-untyped-call]
         except PySparkRuntimeError as error:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
             said = output.read().decode(errors="replace").strip()

@@ -14,8 +14,9 @@ import structlog
 
 def configure_logging(*, level: str = "info", as_json: bool | None = None) -> None:
     """Set up logging for a process."""
-    as_json = not sys.stderr.isatty() if as_json is None else as_json
-    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    renderer: Any = (
+        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.cli.liveness import LOCK_FILE_NAME, replicator_pid
-from penstock.runtime.lock import lock_state_dir
+from penstock.cli.liveness import replicator_pid
+from penstock.runtime.lock import LOCK_FILE_NAME, lock_state_dir
 
 
 def test_the_holder_of_the_lock_is_found_until_it_lets_go(tmp_path: Path) -> None:
