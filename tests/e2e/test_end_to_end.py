@@ -27,7 +27,7 @@ PUBLICATION = "test_pub"
 
 def assert_lake_equals_source(spark: SparkSession, replicator: Replicator, database: Database) -> None:
     for table in TABLES:
-        folder = f"public/{table.strip(chr(34)).replace(' ', '%20')}"
+        folder = f"public/{table.strip(chr(34)).replace(' ', '~20')}"
         source = comparable(source_rows(database, table))
         lake = comparable(lake_rows(spark, replicator.lake, folder))
         missing, extra = sorted(set(source) - set(lake))[:3], sorted(set(lake) - set(source))[:3]

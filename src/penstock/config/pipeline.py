@@ -35,7 +35,7 @@ def _parse_special_values(value: object) -> object:
 
 
 class BatchConfig(ConfigModel):
-    """When changes that were received become a segment of the log, and a batch at the destination."""
+    """When changes that were received become a segment of the log, which is when a destination can have them."""
 
     max_fill_ms: PositiveInt = 1000
     """How long a change may wait for company. A commit to a lake costs about as long, so less gains nothing."""

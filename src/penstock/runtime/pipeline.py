@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _REPORT_S = 1.0
+# More at once only share the same cores: Spark divides each table's work by itself.
 _PARALLEL_TABLES = 4
+# How much of the log one commit may take: Spark spills what it cannot hold, and commits are what costs.
+_APPLY_BYTES = 128 << 20
 
 
 class Pipeline:
@@ -171,7 +174,7 @@ class Pipeline:
             applier,
             failures,
             send=self._send,
-            max_bytes=config.batch.max_bytes,
+            max_bytes=_APPLY_BYTES,
             max_log_bytes=config.log.max_bytes,
             parallel_tables=_PARALLEL_TABLES,
             acknowledges_staged=config.ack == "staged",
@@ -184,7 +187,7 @@ class Pipeline:
             self._spark,
             config.max_copy_connections_per_table,
         )
-        settings = SyncSettings(self._address, config.publication_name, config.max_table_sync_workers)
+        settings = SyncSettings(self._address, config.publication_name, config.max_table_sync_workers, _APPLY_BYTES)
         self._sync = TableSync(settings, tables, applier, copier, failures)
 
     def _check_source(self) -> tuple[PublishedTable, ...]:

@@ -22,7 +22,7 @@ from penstock.postgres.snapshot import ExportedSnapshot
 from penstock.runtime.apply import Applier
 from penstock.runtime.copy import Copier
 from penstock.runtime.failure import FailurePolicy
-from penstock.runtime.tables import Tables
+from penstock.runtime.tables import Tables, TableState
 from penstock.telemetry.log import get_logger
 
 _RECONCILE_S = 5.0  # how soon a change of the publication is noticed
@@ -36,6 +36,8 @@ class SyncSettings:
     address: SourceAddress
     publication: str
     max_workers: int
+    max_bytes: int
+    """How much of the log is applied at once."""
 
 
 class TableSync:
@@ -178,15 +180,19 @@ class TableSync:
             assert isinstance(state.phase, Catchup)
             end = state.phase.lsn
             failpoint.hit("table_sync.before_catchup")
-            if state.watermark < end:
-                events = self._applier.apply({table: state.watermark}, end)
-                self._tables.advance(table, end, events.get(table, 0))
+            self._apply_up_to(state, end)
             self._tables.store.store_replication_progress({table: end})
             self._tables.enter(table, SyncDone(end))
         except Exception as error:  # noqa: BLE001  # whatever it is, it stops this table and no other
             self._fail(table, error)
         finally:
             self._catching_up.discard(table)
+
+    def _apply_up_to(self, state: TableState, end: Lsn) -> None:
+        while state.watermark is not None and state.watermark < end:
+            step = min(end, self._applier.view.reader.bounded_end(state.watermark, self._settings.max_bytes))
+            events = self._applier.apply({state.id: state.watermark}, step)
+            self._tables.advance(state.id, step, events.get(state.id, 0))
 
     def _wait_for_catchup(self, table: TableId) -> bool:
         state = self._tables.get(table)

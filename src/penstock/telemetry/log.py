@@ -14,9 +14,11 @@ import structlog
 
 def configure_logging(*, level: str = "info", as_json: bool | None = None) -> None:
     """Set up logging for a process."""
-    renderer: Any = (
-        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
+    is_terminal = sys.stderr.isatty()
+    as_json = not is_terminal if as_json is None else as_json
+    renderer: Any = structlog.processors.JSONRenderer()
+    if not as_json:
+        renderer = structlog.dev.ConsoleRenderer(colors=is_terminal)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

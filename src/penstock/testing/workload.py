@@ -95,7 +95,7 @@ class Writer:
             self.change_whole_rows,
             self.roll_back_a_part,
         ]
-        return [*often, *often, *seldom, *([self.insert_many] if self._random.random() < 0.02 else [])]
+        return [*often, *often, *seldom, *([self.insert_many] if self._random.random() < 0.01 else [])]
 
     def insert_accounts(self, count: int | None = None) -> None:
         count = count or self._random.randint(1, 20)
@@ -157,7 +157,7 @@ class Writer:
         """Write a transaction larger than a segment."""
         self._run(
             """insert into line select %(base)s + 1000 + g / 100, g %% 100, repeat('x', 50), g %% 1000
-               from generate_series(0, 19999) g on conflict (order_id, line_no) do update set note = 'many'""",
+               from generate_series(0, 9999) g on conflict (order_id, line_no) do update set note = 'many'""",
             base=self._base,
         )
 
@@ -238,7 +238,7 @@ class Writer:
 class Workload:
     """Writers at work from entering to leaving."""
 
-    def __init__(self, database: Database, seed: int, writers: int = 2, pause_s: float = 0.01) -> None:
+    def __init__(self, database: Database, seed: int, writers: int = 2, pause_s: float = 0.05) -> None:
         self._database = database
         self._seed = seed
         self._pause_s = pause_s

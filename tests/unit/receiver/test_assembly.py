@@ -112,9 +112,11 @@ def test_a_delete_keeps_its_key_only() -> None:
 )
 def test_what_cannot_be_is_refused(messages: list[Message]) -> None:
     assembler = make_assembler()
+    *allowed, refused = messages
+    for message in allowed:
+        assembler.feed(message)
     with pytest.raises(WireError):
-        for message in messages:
-            assembler.feed(message)
+        assembler.feed(refused)
 
 
 @given(sizes=st.lists(st.integers(0, 4), min_size=1, max_size=8), cut=st.integers(0, 40))
