@@ -30,8 +30,9 @@ def assert_lake_equals_source(spark: SparkSession, replicator: Replicator, datab
         folder = f"public/{table.strip(chr(34)).replace(' ', '~20')}"
         source = comparable(source_rows(database, table))
         lake = comparable(lake_rows(spark, replicator.lake, folder))
-        missing, extra = sorted(set(source) - set(lake))[:3], sorted(set(lake) - set(source))[:3]
-        assert (len(source), missing, extra) == (len(lake), [], []), table
+        missing, extra = sorted(set(source) - set(lake)), sorted(set(lake) - set(source))
+        assert not missing, f"{table}: {len(missing)} rows differ or are missing, e.g. {missing[0][:2000]}"
+        assert not extra, f"{table}: {len(extra)} rows are too many, e.g. {extra[0][:2000]}"
         assert source == lake, f"{table}: rows are there more than once"
 
 

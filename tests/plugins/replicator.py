@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 import yaml
@@ -142,21 +143,19 @@ def source_rows(database: Database, table: str) -> list[dict[str, Any]]:
         connection.execute("set timezone to utc")
         cursor = connection.execute(f"select * from {table}")
         assert cursor.description is not None
-        names = [column.name for column in cursor.description]
-        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        as_text = {column.name for column in cursor.description if column.type_code in _AS_TEXT(connection)}
-    return [{name: _plain(value, name in as_text) for name, value in row.items()} for row in rows]
+        columns = cursor.description
+        return [
+            {column.name: _plain(value, column) for column, value in zip(columns, row, strict=True)} for row in cursor
+        ]
 
 
-def _AS_TEXT(connection: Any) -> set[int]:  # noqa: N802
-    rows = connection.execute("select oid::int from pg_type where typname in ('jsonb', 'uuid')").fetchall()
-    return {oid for (oid,) in rows}
-
-
-def _plain(value: Any, as_text: bool) -> Any:
-    if as_text and value is not None:
-        return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else str(value)
-    return value
+def _plain(value: Any, column: Any) -> Any:
+    """Return a source value in the form that the lake has, by the documented map of types."""
+    if isinstance(value, Decimal) and column.precision is None:
+        return format(value, "f")
+    if isinstance(value, dict):
+        return json.dumps(value, sort_keys=True)
+    return str(value) if isinstance(value, UUID) else value
 
 
 def lake_rows(spark: SparkSession, lake: Path, folder: str) -> list[dict[str, Any]]:
