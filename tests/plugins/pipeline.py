@@ -42,9 +42,16 @@ class Pipelines:
         self.state_dir = state_dir
         self._started: list[Pipeline] = []
 
-    def start(self, destination: Destination, store: Store | None = None, **settings: Any) -> Pipeline:
-        config = pipeline_config(self.database, **settings)
-        pipeline = Pipeline(config, store=store or MemoryStore(), destination=destination, state_dir=self.state_dir)
+    def start(
+        self, destination: Destination, store: Store | None = None, failpoints: str = "", **settings: Any
+    ) -> Pipeline:
+        pipeline = Pipeline(
+            pipeline_config(self.database, **settings),
+            store=store or MemoryStore(),
+            destination=destination,
+            state_dir=self.state_dir,
+            failpoints=failpoints,
+        )
         pipeline.start()
         self._started.append(pipeline)
         return pipeline
