@@ -96,7 +96,7 @@ def run_create_slot(connection: Connection, name: str, statement: str) -> tuple[
         raise SourceError(
             f"replication slot {name} exists already",
             kind=ErrorKind.STATE,
-            remedy="Use it, drop it (penstock drop), or give this pipeline another id.",
+            remedy="Use it, drop it (select pg_drop_replication_slot), or give this pipeline another id.",
         ) from None
     except psycopg.Error as error:
         raise as_source_error(error, f"creating replication slot {name}") from None

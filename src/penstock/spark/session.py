@@ -106,6 +106,9 @@ _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+    # With no more partitions than cores there is nothing to coalesce, and planning each stage anew costs a small
+    # MERGE a quarter of its time: eight tables caught up in 31 s rather than 43.
+    "spark.sql.adaptive.enabled": "false",
 }
 
 
