@@ -209,6 +209,56 @@ def demo(
     _exit_unless(run_demo(options, configure_logging=_configure_logging(log_level, log_format)))
 
 
+tables_app = typer.Typer(
+    name="tables",
+    help="Look at one table, try it again, or copy it anew; the replicator must be stopped for changes.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(tables_app)
+TableArgument = Annotated[str, typer.Argument(help="schema.table, table, or its oid.", metavar="TABLE")]
+
+
+@tables_app.command("list")
+def tables_list(config: ConfigOption = None, output: OutputOption = Output.TEXT, debug: DebugOption = False) -> None:
+    """List the tables with their phases, watermarks, and why they stopped.
+
+    \b
+    Example:  penstock tables list
+    """
+    from penstock.cli.tables import print_tables
+
+    print_tables(config, as_json=output is Output.JSON)
+
+
+@tables_app.command("rollback")
+def tables_rollback(table: TableArgument, config: ConfigOption = None, debug: DebugOption = False) -> None:
+    """Let a table that stopped with an error go on where it failed, once the cause is mended.
+
+    \b
+    Example:  penstock tables rollback public.orders
+    Needs:    the replicator to be stopped; its next run tries again, from the table's own position.
+    """
+    from penstock.cli.tables import roll_back
+
+    phase = roll_back(config, table)
+    typer.echo(f"{table} is back in phase {phase.kind}; the next `penstock run` goes on from there")
+
+
+@tables_app.command("resync")
+def tables_resync(table: TableArgument, config: ConfigOption = None, debug: DebugOption = False) -> None:
+    """Copy a table anew with the next run.
+
+    \b
+    Example:  penstock tables resync public.orders
+    Needs:    the replicator to be stopped. The destination's table is emptied when the copy starts.
+    """
+    from penstock.cli.tables import resync
+
+    resync(config, table)
+    typer.echo(f"{table} is copied anew by the next `penstock run`")
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
