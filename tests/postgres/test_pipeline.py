@@ -110,8 +110,7 @@ def test_a_transaction_larger_than_a_segment_arrives_whole(
     database.execute("insert into t select g, repeat('x', 100) from generate_series(1, 5000) g")
     assert_equal(database, pipelines, pipeline, destination)
     assert Counter(type(event) for event in destination.events)[Insert] == 5000
-    parts = [entry for entry in pipeline._reader.entries if not entry.is_complete]
-    assert parts or pipeline._reader.start_lsn > 0
+    assert pipeline._reader.next_sequence > 5, "the transaction was not spread over segments"
     positions = [event.position for event in destination.events if isinstance(event, Insert)]
     assert positions == sorted(set(positions))
 
@@ -179,6 +178,7 @@ def test_the_slot_waits_for_the_destination(database: Database, pipelines: Pipel
     wait_until(lambda: pipeline.report.tables[0].error, "the table to fail")
     assert pipeline.report.tables[0].watermark is not None
     assert Lsn.parse(pipeline.report.tables[0].watermark) <= Lsn.parse(before)
+    assert pipeline._reader.start_lsn <= Lsn.parse(before), "the log has lost what the table needs"
 
 
 def test_one_broken_table_stops_alone_and_recovers_without_loss(
@@ -352,3 +352,128 @@ def test_a_special_value_stops_its_table_and_is_kept_for_another_policy(
     pipelines.catch_up(pipeline)
     values = rows_of(destination, pipeline, stopped)
     assert [str(value[1]) for value in values] == ["9999-12-31", "2024-01-01"]
+
+
+class Lake(MemoryDestination):
+    """Commits positions with its rows, as a lake does, and can be out of reach."""
+
+    name: ClassVar[str] = "lake"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watermarks: dict[TableId, Lsn] = {}
+        self.is_away = False
+
+    def watermark(self, table: TableId) -> Lsn | None:
+        self._require()
+        return self.watermarks.get(table)
+
+    def write_table_rows(self, table: TableSchema, rows: RowBatch) -> None:
+        self._require()
+        super().write_table_rows(table, rows)
+        self.watermarks[table.id] = rows.watermark
+
+    def write_events(self, events: EventBatch) -> None:
+        self._require()
+        super().write_events(events)
+        self.watermarks.update(dict.fromkeys(events.tables(), events.end_lsn))
+
+    def _require(self) -> None:
+        if self.is_away:
+            raise DestinationError("the lake is away", kind=ErrorKind.DESTINATION_UNAVAILABLE)
+
+
+def test_an_outage_of_the_destination_is_outlived(database: Database, pipelines: Pipelines, publish: Publish) -> None:
+    publish("create table t(id int primary key); create table u(id int primary key)")
+    lake = Lake()
+    pipeline = pipelines.start(lake, table_error_retry_delay_ms=50, table_error_retry_max_attempts=100)
+    pipelines.catch_up(pipeline)
+    lake.is_away = True
+    database.execute("insert into t values (1)")
+    attempts = pipeline._tables.get(table_id(database, "t"))
+    wait_until(lambda: attempts.attempts >= 3, "the table to be tried again and again")
+    assert not pipeline.wait(0)
+    lake.is_away = False
+    assert_equal(database, pipelines, pipeline, lake)
+    seen = Counter(event.position for event in lake.events if isinstance(event, Insert))
+    assert set(seen.values()) == {1}
+
+
+@pytest.mark.parametrize("identity", ["default", "full"])
+def test_changes_of_a_table_that_is_gone_do_not_stop_the_others(
+    database: Database, pipelines: Pipelines, publish: Publish, identity: str
+) -> None:
+    publish(
+        "create table keep(id int primary key); create type mood as enum ('a');"
+        f"create table gone(id int primary key, m mood); alter table gone replica identity {identity}"
+    )
+    destination, store = MemoryDestination(), MemoryStore()
+    pipeline = pipelines.start(destination, store)
+    pipelines.catch_up(pipeline)
+    pipelines.stop(pipeline)
+    database.execute("insert into gone values (1, 'a')")
+    database.execute("drop table gone; drop type mood; insert into keep values (1)")
+    pipeline = pipelines.start(destination, store)
+    assert_equal(database, pipelines, pipeline, destination)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_table_that_left_and_came_back_is_copied_anew(
+    database: Database, pipelines: Pipelines, is_running: bool
+) -> None:
+    database.execute(
+        f"create table t(id int primary key); create table u(id int primary key);"
+        f"create publication {PUBLICATION} for table t, u"
+    )
+    destination, store = MemoryDestination(), MemoryStore()
+    pipeline = pipelines.start(destination, store)
+    pipelines.catch_up(pipeline)
+    if not is_running:
+        pipelines.stop(pipeline)
+    database.execute(f"alter publication {PUBLICATION} drop table t")
+    database.execute("insert into t values (1)")  # not sent to anyone
+    database.execute(f"alter publication {PUBLICATION} add table t")
+    database.execute("insert into t values (2)")
+    if not is_running:
+        pipeline = pipelines.start(destination, store)
+    wait_until(lambda: len(destination.table_rows(table_id(database, "t"))) == 2, "the table to be copied anew")
+    assert_equal(database, pipelines, pipeline, destination)
+
+
+def test_a_transaction_larger_than_the_whole_log_gets_through(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    publish("create table t(id int primary key, v text)")
+    destination = MemoryDestination()
+    batch, log = {"max_fill_ms": 20, "max_bytes": 200_000}, {"max_bytes": 100_000}
+    pipeline = pipelines.start(destination, batch=batch, log=log)
+    pipelines.catch_up(pipeline)
+    database.execute("insert into t select g, md5(g::text) || md5((g + 1)::text) from generate_series(1, 5000) g")
+    assert_equal(database, pipelines, pipeline, destination)
+
+
+def test_shutdown_does_not_wait_for_a_transaction_at_the_source(database: Database, pipelines: Pipelines) -> None:
+    database.execute("create table t(id int primary key); create table other(id int)")
+    database.execute(f"create publication {PUBLICATION} for table t")
+    pipeline = pipelines.start(MemoryDestination())
+    pipelines.catch_up(pipeline)
+    with database.connect(autocommit=False) as writer:
+        writer.execute("insert into other values (1)")
+        database.execute(f"alter publication {PUBLICATION} add table other")
+        waiting = "select 1 from pg_stat_activity where backend_type = 'walsender' and wait_event_type = 'Lock'"
+        wait_until(lambda: database.execute(waiting), "the snapshot to wait for the writer")
+        pipelines.stop(pipeline)
+        writer.rollback()
+
+
+def test_a_status_that_cannot_be_written_stops_nothing(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    publish("create table t(id int primary key)")
+    (pipelines.state_dir / "status.json").mkdir(parents=True)
+    destination = MemoryDestination()
+    pipeline = pipelines.start(destination)
+    pipelines.catch_up(pipeline)
+    assert not pipeline.wait(1.5)
+    database.execute("insert into t values (1)")
+    assert_equal(database, pipelines, pipeline, destination)

@@ -40,7 +40,7 @@ def test_a_sound_source_passes_every_check(any_database: Database, role: str) ->
     findings = check_source(address, "p", 2)
     assert all(finding.ok and not finding.remedy for finding in findings)
     assert [finding.name for finding in findings] == [
-        "connection", "version", "wal_level", "max_replication_slots", "max_wal_senders", "replication",
+        "connection", "version", "wal_level", "encoding", "max_replication_slots", "max_wal_senders", "replication",
         "publication", "select", "row_security", "replica_identity",
     ]  # fmt: skip
     require_source(address, "p", 2)

@@ -14,6 +14,7 @@ from penstock.model.lsn import Lsn, Position
 from penstock.model.table import TableId
 
 FORMAT = 1
+_ENTRY_BYTES = 4096  # a block of most file systems
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Entry:
     session: str
     """Which run of the receiver wrote it."""
     is_complete: bool
+    start_lsn: Lsn
+    """Where the last complete entry before it ends: a reader notices a hole by it."""
     end_lsn: Lsn
     """Of a complete entry: every transaction that committed before this position is in the log."""
     transactions: int
@@ -61,8 +64,8 @@ class Entry:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of data in the segment."""
-        return sum(file.size_bytes for file in self.files)
+        """Bytes that the segment takes on disk, its entry included."""
+        return _ENTRY_BYTES + sum(file.size_bytes for file in self.files)
 
 
 def entry_name(sequence: int) -> str:
@@ -82,6 +85,7 @@ def encode_entry(entry: Entry) -> bytes:
         "sequence": entry.sequence,
         "session": entry.session,
         "is_complete": entry.is_complete,
+        "start_lsn": str(entry.start_lsn),
         "end_lsn": str(entry.end_lsn),
         "transactions": entry.transactions,
         "transactions_file": entry.transactions_file,
@@ -98,6 +102,7 @@ def decode_entry(content: bytes, name: str) -> Entry:
         sequence=data["sequence"],
         session=data["session"],
         is_complete=data["is_complete"],
+        start_lsn=Lsn.parse(data["start_lsn"]),
         end_lsn=Lsn.parse(data["end_lsn"]),
         transactions=data["transactions"],
         transactions_file=data["transactions_file"],

@@ -10,7 +10,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.changelog.entry import DataFile, Entry, decode_entry, entry_name, without_checksum
@@ -86,7 +86,7 @@ class LogReader:
     def end_lsn(self) -> Lsn:
         """Every transaction from the start that committed before this position is in the log."""
         with self._lock:
-            return self._ends[-1] if self._ends else self._header.start_lsn
+            return self._end()
 
     @property
     def size_bytes(self) -> int:
@@ -99,7 +99,10 @@ class LogReader:
         with self._lock:
             if self._next_sequence is None:
                 self._next_sequence = self._first_sequence()
+                # Read again behind the listing: a trim in between has moved the start.
+                self._header = read_header(self._folder)
             added = self._read_complete()
+            self._require_continuity(added)
             for entry, end_lsn in zip(added, _ends(added), strict=True):
                 self._index(entry, end_lsn)
             return bool(added)
@@ -110,12 +113,14 @@ class LogReader:
             count = bisect_right(self._ends, before)
             if not count:
                 return
-            self._header = Header(self._header.slot, self._header.system_identifier, self._ends[count - 1])
+            # Whole entries only: `before` may lie inside one, of which everything stays.
+            start = self._ends[count - 1]
+            self._header = replace(self._header, start_lsn=start)
             del self._entries[:count], self._ends[:count]
             for table, files in self._files.items():
-                self._files[table] = [file for file in files if file.last_lsn >= before]
+                self._files[table] = [file for file in files if file.last_lsn >= start]
             for table, truncates in self._truncates.items():
-                self._truncates[table] = [each for each in truncates if each.position.commit_lsn >= before]
+                self._truncates[table] = [each for each in truncates if each.position.commit_lsn >= start]
 
     def files(self, table: TableId, start: Lsn, end: Lsn) -> list[DataFile]:
         """Return the files that may hold changes with `start <= commit_lsn < end`, in order."""
@@ -153,7 +158,7 @@ class LogReader:
                 if size >= max_bytes and self._entries[index].is_complete:
                     return self._ends[index]
                 index += 1
-            return self._ends[-1] if self._ends else self._header.start_lsn
+            return self._end()
 
     def _require(self, start: Lsn) -> None:
         if start < self.start_lsn:
@@ -192,6 +197,20 @@ class LogReader:
         except FileNotFoundError:
             return None
         return decode_entry(content, name)
+
+    def _end(self) -> Lsn:
+        return self._ends[-1] if self._ends else self._header.start_lsn
+
+    def _require_continuity(self, entries: Sequence[Entry]) -> None:
+        """Refuse a hole: every entry begins where the log ended before it."""
+        end = self._end()
+        for entry in entries:
+            if entry.start_lsn > end:
+                raise LogDamagedError(
+                    f"change log: {entry.name} begins at {entry.start_lsn}, but the entries before it end at {end}",
+                    kind=ErrorKind.LOG_GAP,
+                )
+            end = max(end, entry.end_lsn)
 
     def _index(self, entry: Entry, end_lsn: Lsn) -> None:
         self._entries.append(entry)

@@ -90,6 +90,7 @@ class LogWriter:
             sequence=self._sequence,
             session=self._session,
             is_complete=end_lsn is not None,
+            start_lsn=self.end_lsn,
             end_lsn=self.end_lsn if end_lsn is None else end_lsn,
             transactions=len(segment.transactions),
             transactions_file=None,
@@ -109,7 +110,7 @@ class LogWriter:
     def trim(self, before: Lsn) -> None:
         """Remove the entries that end at or before a position: nobody needs them any more.
 
-        The last entry always stays, because it says where the log ends.
+        The last complete entry always stays, because it says where the log ends and how entries are numbered.
         """
         count = self._count_passed(before)
         if not count:
@@ -124,13 +125,9 @@ class LogWriter:
 
     def _count_passed(self, before: Lsn) -> int:
         """Count the leading entries that may go: up to the last complete one that `before` has passed."""
-        count = 0
-        for index, entry in enumerate(self._entries[:-1], start=1):
-            if entry.is_complete and entry.end_lsn <= before:
-                count = index
-            elif entry.is_complete:
-                break
-        return count
+        complete = [index for index, entry in enumerate(self._entries) if entry.is_complete]
+        passed = [index for index in complete[:-1] if self._entries[index].end_lsn <= before]
+        return passed[-1] + 1 if passed else 0
 
     def _take_lock(self) -> BinaryIO:
         lock = (self._folder / "LOCK").open("ab")
@@ -156,7 +153,8 @@ class LogWriter:
     def _drop_leftovers(self) -> None:
         """Remove what no reader can see: an open transaction's entries, data without an entry, trimmed entries."""
         kept = {entry.sequence for entry in self._entries}
-        for name in self._folder.names("entries", ""):
+        # From the end, so that a crash in between leaves no hole among the entries.
+        for name in reversed(self._folder.names("entries", "")):
             if name.endswith(".tmp") or int(name.removesuffix(".json")) not in kept:
                 self._folder.remove(f"entries/{name}")
         self._folder.sync("entries")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from rich.text import Text
@@ -36,16 +36,22 @@ def run_pipeline(path: Path | None, *, once: bool, as_json: bool, configure_logg
 
 def _run(pipeline: Pipeline, view: View, *, once: bool) -> PipelineReport:
     pipeline.start()
-    target = pipeline.source_position() if once else None
+    try:
+        _follow(pipeline, view, pipeline.source_position() if once else None)
+    finally:
+        pipeline.shutdown_and_wait()
+    return pipeline.report
+
+
+def _follow(pipeline: Pipeline, view: View, target: Lsn | None) -> None:
+    """Show how it goes until it ends, or has caught up with a position."""
     rates = CopyRates()
     while target is None or not _is_done(pipeline, target):
         report = pipeline.report
         rates.note(report)
         view.show(render_copies(report, rates), "")
         if pipeline.wait(_TICK_S):
-            return pipeline.report
-    pipeline.shutdown_and_wait()
-    return pipeline.report
+            return
 
 
 def _is_done(pipeline: Pipeline, target: Lsn) -> bool:
@@ -53,8 +59,10 @@ def _is_done(pipeline: Pipeline, target: Lsn) -> bool:
 
 
 def _drain(pipeline: Pipeline) -> None:
-    console.progress().print("stopping: what is under way is finished first; once more to stop at once")
     pipeline.shutdown()
+    # Printing is not reentrant, and the signal may have come in the middle of it.
+    with suppress(RuntimeError):
+        console.progress().print("stopping: what is under way is finished first; once more to stop at once")
 
 
 def _leave(view: View) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -149,6 +149,8 @@ class TableSchema:
     name: TableName
     columns: tuple[Column, ...]
     identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
+    membership: str = field(default="", compare=False)
+    """Of a table that was copied: what made it a part of the publication then."""
 
     @property
     def key(self) -> tuple[Column, ...]:
@@ -178,6 +180,7 @@ class TableSchema:
             "name": self.name.name,
             "columns": [column.to_json() for column in self.columns],
             "identity": self.identity.value,
+            "membership": self.membership,
         }
 
     @classmethod
@@ -188,4 +191,5 @@ class TableSchema:
             name=TableName(data["schema"], data["name"]),
             columns=tuple(Column.from_json(column) for column in data["columns"]),
             identity=ReplicaIdentity(data["identity"]),
+            membership=data["membership"],
         )

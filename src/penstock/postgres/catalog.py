@@ -88,16 +88,26 @@ class _TypeRow:
     element: TypeRef | None
 
 
-def describe_types(connection: Connection, types: Iterable[TypeRef]) -> dict[TypeRef, PgType]:
-    """Resolve types: domains to their base type, arrays to their elements, the rest to a kind."""
+def describe_types(
+    connection: Connection, types: Iterable[TypeRef], *, missing: PgType | None = None
+) -> dict[TypeRef, PgType]:
+    """Resolve types: domains to their base type, arrays to their elements, the rest to a kind.
+
+    One that the source does not have any more is an error, or `missing` if that is given.
+    """
     wanted = set(types)
     known: dict[TypeRef, _TypeRow] = {}
-    pending = wanted
+    pending, gone = wanted, set[TypeRef]()
     while pending:
         known |= _fetch_types(connection, pending)
+        gone |= pending - known.keys()
         inner = {ref for row in known.values() for ref in (row.base, row.element) if ref is not None}
-        pending = inner - known.keys()
-    return {ref: _resolve(ref, known) for ref in wanted}
+        pending = inner - known.keys() - gone
+    if gone and missing is None:
+        oids = ", ".join(str(oid) for oid, _ in sorted(gone))
+        raise SourceError(f"the source has no type with oid {oids} any more", kind=ErrorKind.SOURCE_SCHEMA)
+    resolved = {ref: _resolve(ref, known) for ref in wanted - gone}
+    return resolved | (dict.fromkeys(wanted & gone, missing) if missing is not None else {})
 
 
 def _fetch_types(connection: Connection, refs: set[TypeRef]) -> dict[TypeRef, _TypeRow]:
@@ -105,7 +115,7 @@ def _fetch_types(connection: Connection, refs: set[TypeRef]) -> dict[TypeRef, _T
     parameters = {"oids": [oid for oid, _ in ordered], "typmods": [typmod for _, typmod in ordered]}
     with source_errors("reading types from the catalog"):
         rows = connection.execute(query.load("types"), parameters).fetchall()
-    found = {
+    return {
         (oid, typmod): _TypeRow(
             name,
             base=None if base is None else (base, base_typmod),
@@ -114,11 +124,6 @@ def _fetch_types(connection: Connection, refs: set[TypeRef]) -> dict[TypeRef, _T
         )
         for oid, typmod, name, base, base_typmod, element in rows
     }
-    missing = refs - found.keys()
-    if missing:
-        oids = ", ".join(str(oid) for oid, _ in sorted(missing))
-        raise SourceError(f"the source has no type with oid {oids} any more", kind=ErrorKind.SOURCE_SCHEMA)
-    return found
 
 
 def _resolve(ref: TypeRef, known: Mapping[TypeRef, _TypeRow]) -> PgType:

@@ -77,7 +77,7 @@ def _check_server(connection: Connection, slots_needed: int) -> Iterator[Finding
     with source_errors("reading the server's settings"):
         row = connection.execute(query.load("server_limits")).fetchone()
     assert row is not None
-    version, wal_level, max_slots, slots, max_senders, senders = row
+    version, wal_level, max_slots, slots, max_senders, senders, encoding = row
     yield _judged(
         "version",
         f"the server is Postgres {version // 10000}; {MIN_VERSION_MAJOR} or newer is needed",
@@ -90,6 +90,12 @@ def _check_server(connection: Connection, slots_needed: int) -> Iterator[Finding
         "alter system set wal_level = 'logical'; then restart the server.",
         ok=wal_level == "logical",
         kind=ErrorKind.SOURCE_WAL_LEVEL,
+    )
+    yield _judged(
+        "encoding",
+        f"the database's encoding is {encoding}; text of SQL_ASCII may be anything, and a lake needs UTF-8",
+        "Dump the database and restore it into one with encoding UTF8.",
+        ok=encoding != "SQL_ASCII",
     )
     yield _check_limit("max_replication_slots", max_slots, slots, slots_needed)
     yield _check_limit("max_wal_senders", max_senders, senders, slots_needed)

@@ -22,6 +22,9 @@ class PublishedTable:
     """An SQL condition, its names qualified for the pinned search path; None for all rows."""
     columns: tuple[str, ...] | None = None
     """The published columns; None for those of a publication without a column list."""
+    membership: str = ""
+    """Which entry of the catalog makes it published, with its filter and columns: another one means that it left
+    and came back, and that changes in between were not sent."""
 
 
 def published_tables(connection: Connection, publication: str) -> tuple[PublishedTable, ...]:
@@ -37,8 +40,14 @@ def published_tables(connection: Connection, publication: str) -> tuple[Publishe
             remedy=f"Add tables: alter publication {quote_identifier(publication)} add table …;",
         )
     return tuple(
-        PublishedTable(TableId(oid), TableName(schema, table), row_filter, None if columns is None else tuple(columns))
-        for oid, schema, table, row_filter, columns in rows
+        PublishedTable(
+            TableId(oid),
+            TableName(schema, table),
+            row_filter,
+            None if columns is None else tuple(columns),
+            f"{entry} {row_filter or ''} {','.join(columns or ())}".strip(),
+        )
+        for oid, schema, table, row_filter, columns, entry in rows
     )
 
 

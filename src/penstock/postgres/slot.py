@@ -21,6 +21,8 @@ from penstock.postgres.connection import Connection, SourceAddress, as_source_er
 
 PLUGIN = "pgoutput"
 _TERMINATE_WAIT_S = 5.0
+# A WAL page begins with a header, the first page of a segment file with a longer one.
+_PAGE_BYTES, _SHORT_HEADER, _LONG_HEADER = 8192, 24, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,11 @@ def source_position(address: SourceAddress) -> Lsn:
         closing(connect(address, application_name="penstock position")) as connection,
         source_errors("asking for the source's position"),
     ):
-        row = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+        row = connection.execute(query.load("position")).fetchone()
     assert row is not None
-    return Lsn.parse(row[0])
+    position, segment_bytes = Lsn.parse(row[0]), row[1]
+    # Right behind a page's header nothing has been written yet: the server's own positions say the page's start.
+    for header, page in ((_LONG_HEADER, segment_bytes), (_SHORT_HEADER, _PAGE_BYTES)):
+        if position % page == header:
+            return Lsn(position - header)
+    return position

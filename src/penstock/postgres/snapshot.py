@@ -7,6 +7,7 @@ connection that exported it is left alone.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from types import TracebackType
 from typing import Self
@@ -45,6 +46,12 @@ class ExportedSnapshot:
     ) -> None:
         assert self._exporter is not None
         self._exporter.close()
+
+    def cancel(self) -> None:
+        """From another thread: stop waiting for transactions that are open on the source, so that entering fails."""
+        if self._exporter is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._exporter.cancel_safe(timeout=5.0)
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from penstock import failpoint
 from penstock.changelog.entry import Entry
 from penstock.changelog.segment import Segment
 from penstock.changelog.writer import LogWriter
-from penstock.errors import PenstockError
+from penstock.errors import REMEDIES, ErrorKind, PenstockError
 from penstock.model.lsn import NOWHERE, Lsn
 from penstock.postgres.connection import connect
 from penstock.postgres.stream import ReplicationStream
@@ -52,6 +53,8 @@ class Receiver:
         self._segment_since: float | None = None
         self._status_due = 0.0
         self._is_full = False
+        self._is_chain_open = False
+        self._idle_since = clock()
         self._input = b""
         self.stopping = threading.Event()
         self._stream = self._open_stream()
@@ -76,7 +79,8 @@ class Receiver:
         return stream
 
     def _can_read(self) -> bool:
-        is_full = self._recorder.size_bytes >= self._settings.max_log_bytes
+        # Inside a transaction whose beginning is written there is no way but on: until its commit nothing can be freed.
+        is_full = self._recorder.size_bytes >= self._settings.max_log_bytes and not self._is_chain_open
         if is_full != self._is_full:
             self._is_full = is_full
             self._emit("log_full" if is_full else "log_has_room", size_bytes=self._recorder.size_bytes)
@@ -135,7 +139,12 @@ class Receiver:
         elif self._segment_since is not None and self._clock() >= self._write_due():
             self._write_complete()
         elif self._segment_since is None and assembler.end_lsn > self._offered and not assembler.is_in_transaction:
-            self._offer(Segment(), assembler.end_lsn)
+            self._write_idle()
+
+    def _write_idle(self) -> None:
+        """Note how far the server has come without a change of ours, as seldom as a change would be."""
+        if self._clock() >= self._idle_since + max(self._settings.max_fill_ms / 1000, self._settings.status_interval_s):
+            self._offer(Segment(), self._assembler.end_lsn)
 
     def _write_complete(self) -> None:
         """Write the transactions that committed; the open one waits for its commit or for `max_bytes`."""
@@ -159,7 +168,11 @@ class Receiver:
             self._segment_since = None
 
     def _offer(self, segment: Segment, end_lsn: Lsn | None) -> None:
-        if self._recorder.offer(segment, end_lsn) and end_lsn is not None:
+        if not self._recorder.offer(segment, end_lsn):
+            return
+        self._idle_since = self._clock()
+        self._is_chain_open = end_lsn is None
+        if end_lsn is not None:
             self._offered = end_lsn
 
     def _send_status_if_due(self) -> None:
@@ -202,6 +215,11 @@ def main() -> int:
         receiver.run()
     except PenstockError as error:
         emit("failed", kind=error.kind.value, message=error.message, remedy=error.remedy)
+        return 1
+    except Exception as error:  # noqa: BLE001  # the text of a foreign exception may quote a row: its class must do
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"internal error in the receiver: {type(error).__name__} in {place.name}, line {place.lineno}"
+        emit("failed", kind=ErrorKind.INTERNAL.value, message=what, remedy=REMEDIES[ErrorKind.INTERNAL][1])
         return 1
     return 0
 

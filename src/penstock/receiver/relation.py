@@ -7,12 +7,15 @@ from typing import Any
 
 import psycopg
 
+from penstock.errors import ErrorKind, SourceError
 from penstock.model.policy import ValuePolicies
-from penstock.model.table import Column, PgType, ReplicaIdentity, TableId, TableName, TableSchema
+from penstock.model.table import Column, Kind, PgType, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.postgres.catalog import describe_table, describe_types
 from penstock.postgres.connection import SourceAddress, connect
 from penstock.receiver.assembly import LoggedRelation
 from penstock.wire.pgoutput import RelationColumn, RelationMessage
+
+_DROPPED = PgType("a type that was dropped", Kind.TEXT)
 
 
 class RelationDescriber:
@@ -49,14 +52,23 @@ class RelationDescriber:
     def _key_names(self, message: RelationMessage) -> list[str]:
         # Under FULL the stream flags every column, so the key is the catalog's primary key.
         if message.replica_identity is ReplicaIdentity.FULL:
-            published = {column.name for column in message.columns}
-            return [column.name for column in describe_table(self._open(), TableId(message.relation_id), published).key]
+            return self._primary_key(message)
         return [column.name for column in message.columns if column.is_key]
+
+    def _primary_key(self, message: RelationMessage) -> list[str]:
+        published = {column.name for column in message.columns}
+        try:
+            return [column.name for column in describe_table(self._open(), TableId(message.relation_id), published).key]
+        except SourceError as error:
+            # The message is about the past: the table may be gone by now, and with it anyone's interest in its key.
+            if error.kind is not ErrorKind.SOURCE_SCHEMA:
+                raise
+            return []
 
     def _learn_types(self, columns: tuple[RelationColumn, ...]) -> None:
         wanted = {(column.type_oid, column.type_modifier) for column in columns} - self._types.keys()
         if wanted:
-            self._types.update(describe_types(self._open(), sorted(wanted)))
+            self._types.update(describe_types(self._open(), sorted(wanted), missing=_DROPPED))
 
     def _open(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from penstock import failpoint
 from penstock.contract import Destination, Positioned
+from penstock.errors import PenstockError
 from penstock.model.lsn import Lsn
-from penstock.model.phase import Catchup, Ready, SyncDone, SyncWait
+from penstock.model.phase import Catchup, SyncWait
 from penstock.model.table import TableId
 from penstock.receiver.settings import Command
 from penstock.replication.progress import positions
@@ -112,16 +113,19 @@ class ApplyWorker:
             self._tables.enter(state.id, Catchup(max(self._reader.end_lsn, state.watermark)))
 
     def _retry(self) -> None:
-        for table in self._failures.retry_due():
-            self.recover_watermark(table)
+        """Return the tables whose pause is over to work, if the destination can say how far they really are."""
+        for table in self._failures.due():
+            try:
+                committed = self._committed(table)
+            except Exception as error:  # noqa: BLE001  # the destination is still away, for this table
+                self._failures.fail(table, error)
+                continue
+            self._tables.roll_back(table, committed)
 
-    def recover_watermark(self, table: TableId) -> None:
-        """Ask a destination that knows how far a table really is: a commit may have succeeded unnoticed."""
+    def _committed(self, table: TableId) -> Lsn | None:
+        """Ask a destination that knows: a commit may have succeeded unnoticed."""
         destination = self._applier.destination
-        if isinstance(destination, Positioned):
-            committed = destination.watermark(table)
-            if committed is not None:
-                self._tables.advance(table, committed)
+        return destination.watermark(table) if isinstance(destination, Positioned) else None
 
     def _dispatch(self) -> None:
         busy = frozenset[TableId]().union(*self._under_way)
@@ -139,22 +143,19 @@ class ApplyWorker:
         pending: list[TableState] = []
         for state in states:
             assert state.watermark is not None
-            if state.watermark >= end:
-                self._finish(state.id, state.watermark, 0)
-            elif self._has_changes(state, end):
+            try:
+                has_changes = state.watermark < end and self._has_changes(state.id, state.watermark, end)
+            except PenstockError as error:  # a gap in the log stops this table only
+                self._failures.fail(state.id, error)
+                continue
+            if has_changes:
                 pending.append(state)
             else:
-                self._finish(state.id, end, 0)
+                self._finish(state.id, max(end, state.watermark), 0)
         return pending
 
-    def _has_changes(self, state: TableState, end: Lsn) -> bool:
-        assert state.watermark is not None
-        try:
-            files = self._reader.files(state.id, state.watermark, end)
-        except Exception as error:  # noqa: BLE001  # a gap in the log stops this table only
-            self._failures.fail(state.id, error)
-            return False
-        return bool(files) or bool(self._reader.truncates(state.id, state.watermark, end))
+    def _has_changes(self, table: TableId, start: Lsn, end: Lsn) -> bool:
+        return bool(self._reader.files(table, start, end)) or bool(self._reader.truncates(table, start, end))
 
     def _submit(self, states: list[TableState]) -> None:
         starts = {state.id: state.watermark for state in states if state.watermark is not None}
@@ -175,15 +176,8 @@ class ApplyWorker:
             self.wake()
 
     def _finish(self, table: TableId, end: Lsn, events: int) -> None:
-        if not self._tables.has(table):
-            return
-        state = self._tables.get(table)
-        self._tables.advance(table, end, events)
-        if events:
-            self._failures.succeed(table)
-        if isinstance(state.phase, SyncDone) and end >= state.phase.lsn:
-            self._tables.enter(table, Ready())
-            self._log.info("table is ready", table=str(state.name), watermark=str(end))
+        if self._tables.advance(table, end, events) and self._tables.become_ready(table):
+            self._log.info("table is ready", table=str(self._tables.name(table)), watermark=str(end))
 
     def _collect(self) -> None:
         for tables, future in list(self._under_way.items()):

@@ -77,6 +77,7 @@ class Copier:
         with closing(connect(self.address, application_name="penstock copy plan")) as connection:
             import_snapshot(connection, snapshot.name)
             schema = self.policies.resolve(describe_table(connection, table.id, table.columns))
+            schema = replace(schema, membership=table.membership)
             ranges = plan_ranges(connection, table)
             estimate = _estimate(blocks(connection, table.id))
         plan = CopyPlan(

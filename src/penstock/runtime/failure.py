@@ -24,13 +24,10 @@ class FailurePolicy:
 
     def fail(self, table: TableId, error: Exception) -> None:
         """Stop a table because of an error."""
-        if not self.tables.has(table):
-            return
-        state = self.tables.get(table)
-        state.attempts += 1
+        attempts = self.tables.count_failure(table)
         phase = policy_for(
             error,
-            state.attempts,
+            attempts,
             delay_ms=self.delay_ms,
             max_attempts=self.max_attempts,
             now=dt.datetime.now(dt.UTC),
@@ -39,20 +36,13 @@ class FailurePolicy:
         self._tell(table, phase, error)
         self.tables.enter(table, phase)
 
-    def succeed(self, table: TableId) -> None:
-        """Note that a table got on: its failures in a row are over."""
-        self.tables.get(table).attempts = 0
-
-    def retry_due(self) -> list[TableId]:
-        """Return to work the tables whose pause is over."""
+    def due(self) -> list[TableId]:
+        """Return the tables whose pause is over."""
         now = dt.datetime.now(dt.UTC)
-        due = [state.id for state in self.tables.in_phase(Errored) if _is_due(state.phase, now)]
-        for table in due:
-            self.tables.roll_back(table)
-        return due
+        return [state.id for state in self.tables.in_phase(Errored) if _is_due(state.phase, now)]
 
     def _tell(self, table: TableId, phase: Errored, error: Exception) -> None:
-        log = get_logger(table=str(self.tables.get(table).name))
+        log = get_logger(table=str(self.tables.name(table)))
         retry = phase.retry_policy
         when = retry.next_retry.isoformat(timespec="seconds") if isinstance(retry, TimedRetry) else None
         log.error("table stopped", reason=phase.reason, solution=phase.solution, next_retry=when)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,7 +15,7 @@ from penstock.config.pipeline import PipelineConfig
 from penstock.contract import Destination, Positioned, Store
 from penstock.errors import ErrorKind, PenstockError, StateError
 from penstock.model.lsn import NOWHERE, Lsn
-from penstock.model.phase import Errored, Init, Phase, Ready
+from penstock.model.phase import Errored, Init, Phase, Ready, TimedRetry
 from penstock.model.table import TableId
 from penstock.postgres.connection import connect
 from penstock.postgres.preflight import require_source
@@ -76,6 +77,7 @@ class Pipeline:
         self._errors: list[Exception] = []
         self._stop_requested = threading.Event()
         self._is_started = False
+        self._is_finished = False
         self._command = Command(NOWHERE, NOWHERE)
         self._received_events = 0
 
@@ -119,9 +121,14 @@ class Pipeline:
         self.wait()
 
     def wait_until_ready(self, target: Lsn, timeout_s: float | None = None) -> bool:
-        """Wait until every table is followed and has passed a position, or has stopped with an error, or all ends."""
-        self._tables.wait_for(lambda: self._stop_requested.is_set() or self._has_passed(target), timeout_s)
-        return self._has_passed(target)
+        """Wait until every table is followed and has passed a position, or waits for a person, or all ends."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._has_passed(target):
+            left = _REPORT_S if deadline is None else min(_REPORT_S, deadline - time.monotonic())
+            if self._stop_requested.is_set() or left <= 0:
+                return False
+            self._tables.wait_for(lambda: self._has_passed(target), left)
+        return True
 
     def source_position(self) -> Lsn:
         """Return the position that the source has reached just now."""
@@ -221,6 +228,9 @@ class Pipeline:
             store.cleanup_table_state(gone)
         for table in published:
             phase = after_restart(states.get(table.id, Init()))
+            if self._tables.has_rejoined(table.id, table.membership):
+                self._log.warning("table is published in another way, it is copied anew", table=str(table.name))
+                phase = Init()
             phase, watermark = self._recover(table.id, phase, progress.get(table.id))
             self._tables.add(table.id, table.name, phase, watermark)
 
@@ -232,7 +242,8 @@ class Pipeline:
         if committed is None and not isinstance(phase, Errored):
             self._log.warning("table is gone from the destination, it is copied anew", table=int(table))
             return Init(), None
-        return phase, max(committed or NOWHERE, stored or NOWHERE)
+        known = [position for position in (committed, stored) if position is not None]
+        return phase, max(known, default=None)
 
     def _receiver_settings(self) -> ReceiverSettings:
         config = self._config
@@ -260,7 +271,7 @@ class Pipeline:
     def _has_passed(self, target: Lsn) -> bool:
         states = self._tables.all()
         return all(
-            isinstance(state.phase, Errored)
+            (isinstance(state.phase, Errored) and not isinstance(state.phase.retry_policy, TimedRetry))
             or (isinstance(state.phase, Ready) and state.watermark is not None and state.watermark >= target)
             for state in states
         )
@@ -282,11 +293,20 @@ class Pipeline:
 
     def _report(self) -> None:
         while not self._stop_requested.wait(_REPORT_S):
+            self._write_report()
+        self._write_report()
+
+    def _write_report(self) -> None:
+        try:
             write_report(self._state_dir, self.report)
-        write_report(self._state_dir, self.report)
+        except OSError as error:  # a view of the pipeline must not end it
+            self._log.warning("status cannot be written", reason=error.strerror)
 
     def _finish(self) -> None:
         """End everything, in the order of the data: copies, applying, the receiver, the destination."""
+        if self._is_finished:
+            return
+        self._is_finished = True
         self._log.info("pipeline stops")
         self._sync.stop()
         self._apply.stop()

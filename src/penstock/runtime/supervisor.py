@@ -31,7 +31,7 @@ class ReceiverSupervisor:
         settings: ReceiverSettings,
         *,
         on_entry: Callable[[int], None],
-        on_failure: Callable[[PenstockError], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self._settings = settings
         self._on_entry = on_entry
@@ -41,7 +41,7 @@ class ReceiverSupervisor:
         self._command = Command(NOWHERE, NOWHERE)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="receiver-supervisor", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="receiver-supervisor", daemon=True)
         self.is_log_full = False
         self.last_error: PenstockError | None = None
         self.restarts = 0
@@ -77,6 +77,12 @@ class ReceiverSupervisor:
         """The receiver's process, while there is one."""
         return self._process.pid if self._process is not None else None
 
+    def _watch(self) -> None:
+        try:
+            self._run()
+        except Exception as error:  # noqa: BLE001  # without a receiver there is no pipeline
+            self._on_failure(error)
+
     def _run(self) -> None:
         pause, healthy_since = _FIRST_PAUSE_S, time.monotonic()
         while not self._stopping.is_set():
@@ -96,7 +102,10 @@ class ReceiverSupervisor:
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     def _run_once(self) -> PenstockError:
-        process = self._spawn()
+        try:
+            process = self._spawn()
+        except OSError as failure:
+            return PenstockError(f"the receiver cannot be started: {failure.strerror}", kind=ErrorKind.LOG_IO)
         error: PenstockError | None = None
         assert process.stdout is not None
         with process.stdout:

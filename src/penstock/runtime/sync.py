@@ -56,11 +56,14 @@ class TableSync:
         self._catchups = ThreadPoolExecutor(settings.max_workers, thread_name_prefix="catchup")
         self._catching_up: set[TableId] = set()
         self._stopping = threading.Event()
+        self._snapshot: ExportedSnapshot | None = None
 
     def stop(self) -> None:
         """Start no more copies, cancel those under way, and let waiting workers go."""
         self._stopping.set()
         self._copier.cancel()
+        if self._snapshot is not None:
+            self._snapshot.cancel()
         self._tables.wake()
 
     def run(self) -> None:
@@ -80,7 +83,8 @@ class TableSync:
             if waiting:
                 self._run_wave(waiting)
         except PenstockError as error:
-            self._log.warning("cannot look for tables to copy", kind=error.kind, reason=error.message)
+            if not self._stopping.is_set():
+                self._log.warning("cannot look for tables to copy", kind=error.kind, reason=error.message)
             self._stopping.wait(_RECONCILE_S)
         self._tables.wait_for(self._has_work, _RECONCILE_S)
 
@@ -96,7 +100,11 @@ class TableSync:
             if table.id not in known:
                 self._log.info("table joined the publication", table=str(table.name))
                 self._tables.add(table.id, table.name, Init(), None)
-        # One that is just being copied is forgotten when that is over.
+        # One that is just being copied is dealt with when that is over.
+        for state in self._tables.in_phase(Ready, Errored):
+            if state.id in published and self._tables.has_rejoined(state.id, published[state.id].membership):
+                self._log.warning("table is published in another way, it is copied anew", table=str(state.name))
+                self._tables.restart_copy(state.id)
         for state in self._tables.in_phase(Init, Ready, Errored):
             if state.id not in published:
                 self._log.info("table left the publication", table=str(state.name))
@@ -108,13 +116,17 @@ class TableSync:
         # Before the snapshot is taken: a change made right after it must not be trimmed from the log meanwhile.
         self._tables.hold(ids, self._applier.view.reader.end_lsn)
         try:
-            with ExportedSnapshot(self._settings.address, application_name="penstock snapshot") as snapshot:
+            self._snapshot = ExportedSnapshot(self._settings.address, application_name="penstock snapshot")
+            if self._stopping.is_set():
+                return
+            with self._snapshot as snapshot:
                 self._log.info("snapshot taken", tables=len(waiting), position=str(snapshot.consistent_point))
                 self._tables.hold(ids, snapshot.consistent_point)
                 copies = [self._copies.submit(self._copy, table, snapshot) for table in waiting]
                 for copy in copies:
                     copy.result()
         finally:
+            self._snapshot = None
             self._tables.release(ids)
 
     def _copy(self, table: PublishedTable, snapshot: ExportedSnapshot) -> None:
@@ -203,7 +215,7 @@ class TableSync:
         if self._stopping.is_set():
             return  # a cancelled copy is not the table's fault: it starts anew
         if isinstance(error, PenstockError) and error.kind is ErrorKind.SOURCE_SNAPSHOT_LOST:
-            self._log.warning("copy starts again", table=str(self._tables.get(table).name), reason=error.message)
+            self._log.warning("copy starts again", table=str(self._tables.name(table)), reason=error.message)
             self._tables.restart_copy(table)
             return
         self._failures.fail(table, error)

@@ -55,6 +55,11 @@ class Tables:
                 self.store.update_table_replication_state(table, phase)
             self.changed.notify_all()
 
+    def has_rejoined(self, table: TableId, membership: str) -> bool:
+        """Whether a table left the publication and came back since it was copied: what it missed was not sent."""
+        schema = self.store.get_table_schema(table)
+        return schema is not None and schema.membership != membership
+
     def remove(self, table: TableId) -> None:
         """Forget a table that left the publication."""
         with self.changed:
@@ -76,9 +81,10 @@ class Tables:
         """Return one table."""
         return self._states[table]
 
-    def has(self, table: TableId) -> bool:
-        """Whether the table is still replicated: it may leave the publication while a worker is busy with it."""
-        return table in self._states
+    def name(self, table: TableId) -> TableName | None:
+        """Return a table's name, unless it has left: it may do so while a worker is busy with it."""
+        with self.changed:
+            return self._states[table].name if table in self._states else None
 
     def schema(self, table: TableId) -> TableSchema:
         """Return a copied table's columns."""
@@ -87,25 +93,51 @@ class Tables:
         return schema
 
     def enter(self, table: TableId, phase: Phase) -> None:
-        """Move a table on, durably."""
+        """Move a table on, durably; one that has left is passed over."""
         with self.changed:
-            state = self._states[table]
+            state = self._states.get(table)
+            if state is None:
+                return
             check_transition(state.phase, phase)
             self.store.update_table_replication_state(table, phase)
             state.phase = phase
             self.changed.notify_all()
 
-    def roll_back(self, table: TableId) -> None:
-        """Return an errored table to where it can go on from, durably."""
+    def become_ready(self, table: TableId) -> bool:
+        """Note that the apply worker has passed the hand-over of a table, and say whether it just did."""
         with self.changed:
-            state = self._states[table]
+            state = self._states.get(table)
+            passed = (
+                state is not None and isinstance(state.phase, SyncDone) and (state.watermark or 0) >= state.phase.lsn
+            )
+            if passed:
+                self.enter(table, Ready())
+            return passed
+
+    def roll_back(self, table: TableId, committed: Lsn | None = None) -> None:
+        """Return an errored table to where it can go on from, durably; `committed` is what the destination has."""
+        with self.changed:
+            state = self._states.get(table)
+            if state is None:
+                return
             state.phase = self.store.rollback_table_replication_state(table)
             resumed = after_restart(state.phase)
             if resumed != state.phase:
                 self.enter(table, resumed)
             if isinstance(resumed, Init):
                 state.watermark = None
+            elif committed is not None:
+                state.watermark = max(committed, state.watermark or committed)
             self.changed.notify_all()
+
+    def count_failure(self, table: TableId) -> int:
+        """Count a failure of a table, and return how many there were in a row."""
+        with self.changed:
+            state = self._states.get(table)
+            if state is None:
+                return 1
+            state.attempts += 1
+            return state.attempts
 
     def hold(self, tables: Iterable[TableId], watermark: Lsn) -> None:
         """Make the log keep the changes of tables that are about to be copied."""
@@ -132,14 +164,19 @@ class Tables:
             state = self._states[table]
             state.estimated_rows, state.copied_rows = estimated_rows, copied_rows
 
-    def advance(self, table: TableId, watermark: Lsn, events: int = 0) -> None:
-        """Move a watermark forward in memory; `persist` makes it durable."""
+    def advance(self, table: TableId, watermark: Lsn, events: int = 0) -> bool:
+        """Move a watermark forward in memory, unless the table has left; `persist` makes it durable."""
         with self.changed:
             state = self._states.get(table)
-            if state is not None and (state.watermark is None or watermark > state.watermark):
+            if state is None:
+                return False
+            if state.watermark is None or watermark > state.watermark:
                 state.watermark = watermark
                 state.applied_events += events
                 self.changed.notify_all()
+            if events:
+                state.attempts = 0
+            return True
 
     def persist(self) -> None:
         """Store the watermarks of the followed tables."""
@@ -168,10 +205,6 @@ class Tables:
     def in_phase(self, *kinds: type[Phase]) -> list[TableState]:
         """Return the tables in some phase."""
         return [state for state in self.all() if isinstance(state.phase, kinds)]
-
-    def waiting_for_copy(self) -> list[TableState]:
-        """Return the tables that are to be copied."""
-        return self.in_phase(Init)
 
 
 def _is_timed(phase: Phase) -> bool:

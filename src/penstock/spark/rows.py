@@ -132,6 +132,7 @@ class CopyRows:
         counter = context.accumulator(0)
         self._counted = lambda: int(counter.value)
         context.setJobGroup(self._job_group, f"copy of {self._plan.schema.name}", interruptOnCancel=True)
+        self._check()  # once more: starting Spark takes seconds
         ranges = context.parallelize(self._plan.ranges, self._tasks(spark))
         written: list[CopiedFile | TaskFailure | None] = ranges.map(
             partial(_write_range, self._plan, url, extra or {}, counter)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -146,6 +147,40 @@ def test_trimming_never_cuts_into_a_chain(root: Path) -> None:
         assert commits_in(read(root)) == [120, 120, 130]
         writer.trim(Lsn(121))
     assert commits_in(read(root)) == [130]
+
+
+def test_numbers_go_on_when_only_an_open_transaction_is_left(root: Path) -> None:
+    """A driver's reader waits for the next number: were it given again, entries would go unread."""
+    write(root, 110, 120)
+    driver = read(root)
+    with open_writer(root) as writer:
+        writer.append(make_segment(999, [(b"1", b"x")], is_committed=False), end_lsn=None)
+        writer.trim(Lsn(121))
+        driver.forget(Lsn(121))
+    for _ in range(2):  # killed, started, killed before it writes, started
+        with open_writer(root):
+            pass
+    write(root, 130, 140)
+    driver.poll()
+    assert (driver.end_lsn, commits_in(driver)) == (141, [130, 140])
+
+
+def test_a_hole_between_entries_is_found_and_named(root: Path) -> None:
+    write(root, 110, 120, 130)
+    shutil.copy(root / "entries" / "000000000003.json", root / "entries" / "000000000002.json")
+    with pytest.raises(LogDamagedError, match=r"000000000003\.json begins at 0/79") as raised:
+        read(root)
+    assert raised.value.kind is ErrorKind.LOG_GAP
+
+
+def test_forgetting_inside_an_entry_keeps_all_of_it(root: Path) -> None:
+    with open_writer(root) as writer:
+        writer.append(make_segment(110, [(b"1", b"x")]), end_lsn=Lsn(111))
+        writer.append(make_segment(120, [(b"1", b"x")]), end_lsn=Lsn(150))
+        writer.append(make_segment(160, [(b"1", b"x")]), end_lsn=Lsn(161))
+    reader = read(root)
+    reader.forget(Lsn(140))
+    assert (reader.start_lsn, commits_in(reader)) == (111, [120, 160])
 
 
 def test_a_trim_that_was_cut_off_leaves_nothing_to_stumble_over(root: Path) -> None:

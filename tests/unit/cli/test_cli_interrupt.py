@@ -12,12 +12,14 @@ import pytest
 from penstock.cli.interrupt import INTERRUPTED, draining, ending
 
 PROGRAM = """
-import sys, threading
+import os, sys, threading
 from penstock.cli import interrupt
 interrupt._ECHO_S = float(sys.argv[1])
 drained = threading.Event()
-with interrupt.draining(lambda: print("draining", flush=True), lambda: print("leaving", flush=True)):
-    print("ready", flush=True)
+def say(word):  # not print: a signal may arrive inside one, and printing is not reentrant
+    os.write(1, word + b"\\n")
+with interrupt.draining(lambda: say(b"draining"), lambda: say(b"leaving")):
+    say(b"ready")
     while True:
         drained.wait(60)
 """

@@ -43,10 +43,6 @@ from penstock.spark.parquet import describe_file
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# A batch of inserts up to this size is written and committed by the driver itself: tens of milliseconds
-# where an append through Spark takes half a second. Beyond it executors are worth their start.
-DRIVER_ROWS = 200_000
-
 
 class TableMapping(Protocol):
     """The part of a `StateStore` that remembers where tables are."""
@@ -82,7 +78,6 @@ class DeltaDestination:
         tables: TableMapping,
         cdc_columns: bool = True,
         clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
-        driver_rows: int = DRIVER_ROWS,
     ) -> None:
         self._filesystem, self._folder = _filesystem(path)
         self._path = path if "://" in path else self._folder
@@ -91,7 +86,6 @@ class DeltaDestination:
         self._tables = tables
         self._cdc = cdc_columns
         self._clock = clock
-        self._driver_rows = driver_rows
         self._lock = threading.Lock()
         self._copying: set[TableId] = set()
         self._sessions: dict[TableId, tuple[SparkSession, SparkSession]] = {}
@@ -210,11 +204,6 @@ class DeltaDestination:
         """Whether tables have our columns."""
         return self._cdc
 
-    @property
-    def driver_rows(self) -> int:
-        """Up to how many inserts the driver writes itself."""
-        return self._driver_rows
-
     def _copied_values(self, watermark: Lsn) -> dict[str, pa.Scalar[Any]]:
         if not self._cdc:
             return {}
@@ -272,7 +261,7 @@ class _Application:
             self._insert_only()
         elif self.truncated is not None:
             rows = merge.table_rows(self._folded(None), self.schema, cdc_columns=self.lake.cdc_columns)
-            self._write(rows, "overwrite")
+            self._overwrite(rows)
         elif not changes.updates and not changes.deletes:
             self._append()
         else:
@@ -286,20 +275,20 @@ class _Application:
 
     def _insert_only(self) -> None:
         """Apply a table without a key: every change must be a new row."""
-        if self.truncated is None and not self.changes.updates and not self.changes.deletes:
+        if self.truncated is None:
             self._append()
             return
         rows = placed_rows(self.changes.frame, self.schema, self.since, self.truncated)
         if not rows.filter("op <> 'I'").isEmpty():
             raise validate.refuse_keyless(self.schema)
-        self._write(self._inserted(rows), "append" if self.truncated is None else "overwrite")
+        self._overwrite(merge.table_rows(Folded.of_inserts(rows), self.schema, cdc_columns=self.lake.cdc_columns))
 
     def _append(self) -> None:
-        """Add new rows without looking at the target: none of them can be there."""
-        if self.changes.inserts > self.lake.driver_rows:
-            rows = placed_rows(self.changes.frame, self.schema, self.since, None)
-            self._write(self._inserted(rows), "append")
-            return
+        """Add new rows without looking at the target: none of them can be there.
+
+        Committed on the very version that the position was read from: if a dead driver's JVM commits the
+        same rows late, this commit is refused. A Spark append would read the table's version anew.
+        """
         target = arrow_schema(self.schema, cdc_columns=self.lake.cdc_columns)
         batches = (self._lake_batch(batch, target) for batch in self.changes.arrow())
         files = self.lake.write_file(self.committer, batches, target)
@@ -307,6 +296,8 @@ class _Application:
 
     def _lake_batch(self, batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
         fresh = batch.filter(pc.greater_equal(batch.column(log.COMMIT_LSN), pa.scalar(int(self.since), pa.int64())))
+        if pc.any(pc.not_equal(fresh.column(log.OP), pa.scalar("I"))).as_py():
+            raise validate.refuse_keyless(self.schema)
         columns = [fresh.column(log.stored_name(column.name)) for column in self.schema.columns]
         if self.lake.cdc_columns:
             columns.append(pa.repeat(pa.scalar("INSERT"), fresh.num_rows))
@@ -314,13 +305,10 @@ class _Application:
         arrays = [column.cast(field.type) for column, field in zip(columns, target, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=target)
 
-    def _inserted(self, rows: DataFrame) -> DataFrame:
-        return merge.table_rows(Folded.of_inserts(rows), self.schema, cdc_columns=self.lake.cdc_columns)
-
-    def _write(self, rows: DataFrame, mode: str) -> None:
-        """Write and commit through Spark; the options make a repeated version a no-op."""
+    def _overwrite(self, rows: DataFrame) -> None:
+        """Put rows in place of all there are, through Spark; the options make a repeated version a no-op."""
         hit("delta.commit")
-        writer = rows.write.format("delta").mode(mode)
+        writer = rows.write.format("delta").mode("overwrite")
         writer = writer.option("txnAppId", self.committer.app_id).option("txnVersion", str(int(self.end)))
         writer.option("userMetadata", self.committer.metadata(self.end)).save(self.committer.location)
         hit("delta.committed")

@@ -7,7 +7,28 @@ select
     pg_catalog.pg_get_expr(p.qual, p.relid),
     case
         when p.attrs is not null and k.published is distinct from k.ordinary then k.published
-    end
+    end,
+    pg_catalog.concat_ws(
+        ' ',
+        (select 'publication ' || b.oid from pg_catalog.pg_publication as b where b.pubname = %(publication)s),
+        (
+            select 'table ' || pg_catalog.string_agg(r.oid::text, ' ' order by r.oid)
+            from pg_catalog.pg_publication_rel as r
+            join pg_catalog.pg_publication as b on b.oid = r.prpubid
+            where
+                b.pubname = %(publication)s
+                and (
+                    r.prrelid = c.oid
+                    or r.prrelid in (select a.relid from pg_catalog.pg_partition_ancestors(c.oid) as a)
+                )
+        ),
+        (
+            select 'schema ' || pg_catalog.string_agg(s.oid::text, ' ' order by s.oid)
+            from pg_catalog.pg_publication_namespace as s
+            join pg_catalog.pg_publication as b on b.oid = s.pnpubid
+            where b.pubname = %(publication)s and s.pnnspid = c.relnamespace
+        )
+    )
 from pg_catalog.pg_get_publication_tables(%(publication)s) as p
 join pg_catalog.pg_class as c on c.oid = p.relid
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
