@@ -103,11 +103,6 @@ _PLAIN: dict[str, type[Init | DataSync | FinishedCopy | Ready]] = {
 }
 
 
-def is_syncing(phase: Phase) -> bool:
-    """Whether the table is on its way to Ready and still needs its changes kept."""
-    return not isinstance(phase, Ready | Errored)
-
-
 def phase_to_json(phase: Phase) -> dict[str, Any]:
     """Return the phase as plain data, tagged by `type`; `phase_from_json` reads it back."""
     match phase:

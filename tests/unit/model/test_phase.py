@@ -25,7 +25,6 @@ from penstock.model.phase import (
     SyncDone,
     SyncWait,
     TimedRetry,
-    is_syncing,
     phase_from_json,
     phase_to_json,
 )
@@ -69,11 +68,3 @@ def test_what_is_no_phase_is_refused(data: dict[str, object]) -> None:
 def test_kinds_are_distinct_and_stored_phases_are_phases() -> None:
     assert len({phase.kind for phase in PHASES}) == len(PHASES) == 8
     assert set(STORED_PHASES) == set(PHASES) - {SyncWait, Catchup}
-
-
-def test_a_table_is_syncing_until_it_is_ready_or_stopped() -> None:
-    at = Lsn(1)
-    on_its_way: list[Phase] = [Init(), DataSync(), FinishedCopy(), SyncWait(at), Catchup(at), SyncDone(at)]
-    assert all(is_syncing(phase) for phase in on_its_way)
-    assert not is_syncing(Ready())
-    assert not is_syncing(Errored("why", None, ManualRetry()))
