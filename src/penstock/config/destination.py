@@ -11,7 +11,7 @@ class DeltaConfig(ConfigModel):
     """Delta tables, at `<path>/<schema>/<table>`."""
 
     path: PathOrUrl = Field(min_length=1)
-    """A folder, or a URL that Spark can reach."""
+    """A folder, local or mounted. URLs of object stores are not supported yet."""
     cdc_columns: bool = True
     """Whether rows also carry _CHANGE_TYPE, _LSN and _TIMESTAMP. On: they cost little and answer most questions."""
 

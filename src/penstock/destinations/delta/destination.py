@@ -80,7 +80,7 @@ class DeltaDestination:
         clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
         self._filesystem, self._folder = _filesystem(path)
-        self._path = path if "://" in path else self._folder
+        self._path = self._folder
         self._pipeline = pipeline
         self._spark = spark
         self._tables = tables
@@ -372,7 +372,11 @@ def _never_copied(schema: TableSchema, location: str) -> DestinationError:
 
 
 def _filesystem(path: str) -> tuple[fs.FileSystem, str]:
-    """Return where a lake is: a URL as given, a local path in full."""
+    """Return where a lake is, in full. Tasks write files with local calls, so a URL is refused, not half served."""
     if "://" in path:
-        return fs.FileSystem.from_uri(path)
+        raise DestinationError(
+            f"the lake at {path} is not a folder: lakes on object stores are not supported yet",
+            kind=ErrorKind.DESTINATION_UNSUPPORTED,
+            remedy="Set destination.delta.path to a folder, local or mounted.",
+        )
     return fs.LocalFileSystem(), str(Path(path).expanduser().absolute())
