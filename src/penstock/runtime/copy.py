@@ -58,7 +58,8 @@ class Copier:
             self.destination.truncate_table(table.id)
             self.destination.write_table_rows(rows.schema, rows)
         finally:
-            self._under_way.discard(rows)
+            with self._lock:
+                self._under_way.discard(rows)
 
     def cancel(self) -> None:
         """Make the copies under way fail soon, and those that follow at once."""
