@@ -49,8 +49,6 @@ class Assembler:
     end_lsn: Lsn
     """Where the last complete transaction seen ends."""
     segment: Segment = field(default_factory=Segment)
-    events: int = 0
-    """Row changes and truncates seen so far."""
     _relations: dict[int, LoggedRelation] = field(default_factory=dict)
     _open: Transaction | None = None
     _is_skipping: bool = False
@@ -131,7 +129,6 @@ class Assembler:
         transaction.changes += 1
         if self._is_skipping:
             return
-        self.events += 1
         position = Position(transaction.commit_lsn, transaction.changes)
         tables = tuple(TableId(relation) for relation in message.relation_ids)
         self.segment.truncates.append(Truncate(position, tables, message.cascade, message.restart_identity))
@@ -149,7 +146,6 @@ class Assembler:
         transaction.changes += 1
         if self._is_skipping:
             return
-        self.events += 1
         if len(values) != len(relation.schema.columns):
             raise WireError(f"a row of {relation.schema.name} has {len(values)} values")
         change = Change(op, values, transaction, transaction.changes, old_key, before, unchanged)
