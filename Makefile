@@ -5,7 +5,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := .venv/bin
 PYTEST := $(RUN)/python -m pytest
 
-.PHONY: help setup check format test test-unit demo clean
+.PHONY: help setup check format test test-long test-unit demo bench-capture bench-copy clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -32,14 +32,23 @@ format: .venv/.ready  ## put the code in order
 	$(RUN)/ruff format .
 	$(RUN)/ruff check --fix .
 
-test: check  ## everything CI runs: checks, unit, Postgres, Spark, faults, end to end
-	$(PYTEST)
+test: check  ## what CI runs: checks, unit, Postgres, Spark, faults, end to end
+	$(PYTEST) -n 2 --dist loadfile -m "not long"
+
+test-long: .venv/.ready  ## what takes minutes each: memory bounds, kills at every step, every shape of table
+	$(PYTEST) -m long
 
 test-unit: .venv/.ready  ## the tests of pure code: seconds, no Postgres, no JVM
 	$(PYTEST) tests/unit
 
 demo: .venv/.ready  ## a live Postgres replicated into a local Delta lake, then compared
 	$(RUN)/penstock demo
+
+bench-capture: .venv/.ready  ## the receiver beside pg_recvlogical, speed and memory; ARGS=--quick tries it in a minute
+	$(RUN)/python -m bench.capture $(ARGS)
+
+bench-copy: .venv/.ready  ## the initial copy beside COPY to nowhere and Spark's JDBC source; ARGS=--quick tries it
+	$(RUN)/python -m bench.copy $(ARGS)
 
 clean:  ## remove what was installed and built here
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from penstock.destinations.delta import DeltaDestination
     from penstock.destinations.memory import MemoryDestination
     from penstock.runtime.pipeline import Pipeline
+    from penstock.spark.source import register
+    from penstock.spark.table_snapshot import snapshot
     from penstock.store.memory import MemoryStore
     from penstock.store.sqlite import SQLiteStore
 
@@ -51,6 +53,8 @@ _LAZY = {
     "PipelineConfig": "penstock.config.pipeline",
     "ReplicatorConfig": "penstock.config.replicator",
     "SQLiteStore": "penstock.store.sqlite",
+    "register": "penstock.spark.source",
+    "snapshot": "penstock.spark.table_snapshot",
 }
 
 __all__ = [
@@ -104,6 +108,8 @@ __all__ = [
     "Update",
     "UpdatedRow",
     "WireError",
+    "register",
+    "snapshot",
 ]
 
 

@@ -2,7 +2,8 @@
 
 `hit("module.moment")` stands at every step of the protocol whose interruption must be survivable.
 A main arms them from the environment, `PENSTOCK_FAILPOINTS="a.b=kill,c.d=raise*2@3"`: kill the
-process at once, hang for ever, or raise; `*n` only the first n times, `@m` from the m-th hit on.
+process at once, hang for ever, or raise; `slow` passes after 0.2 s, `slow:1500` after 1500 ms, as on a
+busy disk. `*n` only the first n times, `@m` from the m-th hit on.
 """
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ import signal
 import threading
 from dataclasses import dataclass, field
 
-ACTIONS = ("raise", "kill", "hang")
-_SPEC = re.compile(r"(?P<name>[a-z_.]+)=(?P<action>[a-z]+)(?:\*(?P<times>\d+))?(?:@(?P<start>\d+))?\Z")
+ACTIONS = ("raise", "kill", "hang", "slow")
+SLOW_MS = 200
+"""How long `slow` takes when it is not told: enough to be noticed, short enough for every write of a test."""
+_SPEC = re.compile(
+    r"(?P<name>[a-z_.]+)=(?P<action>[a-z]+)(?::(?P<pause_ms>\d+))?(?:\*(?P<times>\d+))?(?:@(?P<start>\d+))?\Z"
+)
 
 
 class FailpointError(Exception):
@@ -24,6 +29,8 @@ class FailpointError(Exception):
 @dataclass
 class _Armed:
     action: str
+    pause_s: float | None
+    """How long to wait; None is without end."""
     times: int | None
     start: int
     hits: int = 0
@@ -42,14 +49,19 @@ _armed: dict[str, _Armed] = {}
 def arm(spec: str) -> None:
     """Arm failpoints from a comma-separated specification; an empty one disarms all."""
     _armed.clear()
-    for item in filter(None, spec.split(",")):
-        match = _SPEC.match(item)
-        if match is None or match["action"] not in ACTIONS:
-            raise ValueError(
-                f"not a failpoint: {item!r}; expected name=raise|kill|hang, then *times and @start if wanted"
-            )
-        times = int(match["times"]) if match["times"] else None
-        _armed[match["name"]] = _Armed(match["action"], times, int(match["start"] or 1))
+    _armed.update(_parse(item) for item in spec.split(",") if item)
+
+
+def _parse(item: str) -> tuple[str, _Armed]:
+    match = _SPEC.match(item)
+    if match is None or match["action"] not in ACTIONS or (match["pause_ms"] and match["action"] != "slow"):
+        raise ValueError(
+            f"not a failpoint: {item!r}; expected name=raise|kill|hang|slow|slow:milliseconds,"
+            " then *times and @start if wanted"
+        )
+    pause_s = int(match["pause_ms"] or SLOW_MS) / 1000 if match["action"] == "slow" else None
+    times = int(match["times"]) if match["times"] else None
+    return match["name"], _Armed(match["action"], pause_s, times, int(match["start"] or 1))
 
 
 def hit(name: str) -> None:
@@ -59,6 +71,6 @@ def hit(name: str) -> None:
         return
     if armed.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    if armed.action == "hang":
-        threading.Event().wait()
-    raise FailpointError(name)
+    if armed.action == "raise":
+        raise FailpointError(name)
+    threading.Event().wait(armed.pause_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 from penstock.destinations.delta import DeltaDestination
+from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
 from penstock.destinations.memory import MemoryDestination
 from penstock.model.table import PipelineId, TableSchema
 from penstock.store.memory import MemoryStore
@@ -40,3 +41,19 @@ class TestDelta(DestinationSuite):
             return [tuple(row.values()) for row in rows.select(schema.column_names).to_pylist()]
 
         return Harness(destination, read, lambda: spark)
+
+
+@pytest.mark.spark
+class TestIceberg(DestinationSuite):
+    @pytest.fixture
+    def harness(self, spark: SparkSession, iceberg_catalog: CatalogSettings) -> Iterator[Harness]:
+        store = MemoryStore()
+        destination = IcebergDestination(iceberg_catalog, pipeline=PipelineId("p"), spark=lambda: spark, tables=store)
+        destination.startup()
+
+        def read(schema: TableSchema) -> Sequence[Sequence[Any]]:
+            rows = spark.read.table(str(destination.table_name(schema.id))).toArrow()
+            return [tuple(row.values()) for row in rows.select(schema.column_names).to_pylist()]
+
+        yield Harness(destination, read, lambda: spark)
+        destination.shutdown()

@@ -102,7 +102,7 @@ def test_a_role_that_may_not_replicate_is_named_with_the_statement(cli: Cli, lim
 def test_a_table_that_may_not_be_read_is_named_with_the_grant(cli: Cli, shop: Database, limited: Database) -> None:
     shop.execute(f"alter role {limited.username} with replication")
     cli.write_config(limited, MEMORY)
-    error = error_of(cli("run"))
+    error = error_of(cli("run", "--once"))
     assert "may not read table public.items" in error
     assert f'grant select on "public"."items" to "{limited.username}"' in error
     assert "select" in failed(cli("check", "--output", "json"))

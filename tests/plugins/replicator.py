@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +18,8 @@ from uuid import UUID
 import pytest
 import yaml
 
-from penstock.testing.postgres import Database, wait_until
+from penstock.testing.postgres import Database
+from penstock.testing.workload import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +53,13 @@ class Replicator:
         }
         (folder / "penstock.yaml").write_text(yaml.safe_dump(config))
 
+    def configure(self, **settings: Any) -> None:
+        """Set something of the pipeline for the next start."""
+        path = self.folder / "penstock.yaml"
+        config = yaml.safe_load(path.read_text())
+        config["pipeline"].update(settings)
+        path.write_text(yaml.safe_dump(config))
+
     def run(self, *arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         return subprocess.run(
@@ -78,15 +87,23 @@ class Replicator:
             return {"tables": [], "receiver_pid": None, "pid": None}
         return data if self._process is not None and data["pid"] == self._process.pid else {**data, "tables": []}
 
-    def wait_until_ready(self, tables: int, timeout_s: float = 180) -> None:
-        """Wait until all tables are followed."""
-
-        def is_ready() -> bool:
+    def wait_until_ready(self, tables: int, patience_s: float = 120) -> None:
+        """Wait until all tables are followed, for as long as those that are not get on."""
+        seen, deadline = self._behind(), time.monotonic() + patience_s
+        while not self._is_ready(tables):
             assert self.is_running, self.log
-            phases = [table["phase"] for table in self.report["tables"]]
-            return len(phases) == tables and set(phases) == {"ready"}
+            if seen != (behind := self._behind()):
+                seen, deadline = behind, time.monotonic() + patience_s
+            assert time.monotonic() < deadline, f"for {patience_s:g} s these did not move: {seen}\n{self.log}"
+            time.sleep(0.1)
 
-        wait_until(is_ready, "every table to be ready", timeout_s)
+    def _is_ready(self, tables: int) -> bool:
+        phases = [table["phase"] for table in self.report["tables"]]
+        return len(phases) == tables and set(phases) == {"ready"}
+
+    def _behind(self) -> list[tuple[str, str, str]]:
+        found = self.report["tables"]
+        return [(each["name"], each["phase"], each["watermark"]) for each in found if each["phase"] != "ready"]
 
     def kill_receiver(self) -> None:
         """Kill the receiver, if there is one to be killed."""
@@ -191,3 +208,20 @@ def _is_json(value: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def assert_lake_equals_source(spark: SparkSession, replicator: Replicator, database: Database) -> None:
+    for table in TABLES:
+        folder = f"public/{table.strip(chr(34)).replace(' ', '~20')}"
+        source = comparable(source_rows(database, table))
+        lake = comparable(lake_rows(spark, replicator.lake, folder))
+        missing, extra = sorted(set(source) - set(lake)), sorted(set(lake) - set(source))
+        assert not missing, f"{table}: {len(missing)} rows differ or are missing, e.g. {missing[0][:2000]}"
+        assert not extra, f"{table}: {len(extra)} rows are too many, e.g. {extra[0][:2000]}"
+        assert source == lake, f"{table}: rows are there more than once"
+
+
+def finish(replicator: Replicator) -> None:
+    """Catch up with all that was written, as a last run."""
+    ended = replicator.run("run", "--once")
+    assert ended.returncode == 0, ended.stderr

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.session import SparkSettings, open_session
+from penstock.config.destination import SQLITE_PACKAGE
+from penstock.spark.session import FORMATS, SparkSettings, open_session
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,6 +27,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder),
         "spark.sql.shuffle.partitions": "1",
     }
-    session = open_session(SparkSettings(master="local[2]", conf=conf, log_file=folder / "jvm.log"), "penstock-tests")
+    settings = SparkSettings(
+        master="local[2]",
+        conf=conf,
+        formats=tuple(FORMATS),
+        packages=(SQLITE_PACKAGE,),
+        log_file=folder / "jvm.log",
+    )
+    session = open_session(settings, "penstock-tests")
     yield session
     session.stop()

@@ -107,9 +107,9 @@ def test_a_transaction_larger_than_a_segment_arrives_whole(
     destination = MemoryDestination()
     pipeline = pipelines.start(destination, batch={"max_fill_ms": 20, "max_bytes": 200_000})
     pipelines.catch_up(pipeline)
-    database.execute("insert into t select g, repeat('x', 100) from generate_series(1, 5000) g")
+    database.execute("insert into t select g, repeat('x', 100) from generate_series(1, 20000) g")
     assert_equal(database, pipelines, pipeline, destination)
-    assert Counter(type(event) for event in destination.events)[Insert] == 5000
+    assert Counter(type(event) for event in destination.events)[Insert] == 20000
     assert pipeline._reader.next_sequence > 5, "the transaction was not spread over segments"
     positions = [event.position for event in destination.events if isinstance(event, Insert)]
     assert positions == sorted(set(positions))
@@ -362,16 +362,26 @@ class Lake(MemoryDestination):
     def __init__(self) -> None:
         super().__init__()
         self.watermarks: dict[TableId, Lsn] = {}
+        self.parts: dict[TableId, int] = {}
         self.is_away = False
 
     def watermark(self, table: TableId) -> Lsn | None:
         self._require()
         return self.watermarks.get(table)
 
+    def copied_parts(self, table: TableId) -> int:
+        self._require()
+        return self.parts.get(table, 0)
+
+    def truncate_table(self, table: TableId) -> None:
+        super().truncate_table(table)
+        self.parts[table] = 0
+
     def write_table_rows(self, table: TableSchema, rows: RowBatch) -> None:
         self._require()
         super().write_table_rows(table, rows)
         self.watermarks[table.id] = rows.watermark
+        self.parts[table.id] = rows.part + 1
 
     def write_events(self, events: EventBatch) -> None:
         self._require()

@@ -37,7 +37,7 @@ def type_of(connection: Connection, declared: str) -> PgType:
     return described(connection, "public.typed").columns[0].type
 
 
-def test_a_table_is_described_with_names_nullability_and_key_order(session: Connection) -> None:
+def test_a_table_is_described_with_names_nullability_and_its_key_in_table_order(session: Connection) -> None:
     session.execute('create schema "S é"')
     session.execute(
         'create table "S é"."T""x" (a int not null, "Б" text not null, gone int, "c,d" date, primary key ("Б", a))'
@@ -48,7 +48,7 @@ def test_a_table_is_described_with_names_nullability_and_key_order(session: Conn
     assert schema.column_names == ("a", "Б", "c,d")
     assert [column.attnum for column in schema.columns] == [1, 2, 4]
     assert [column.nullable for column in schema.columns] == [False, False, True]
-    assert [column.name for column in schema.key] == ["Б", "a"]
+    assert [column.name for column in schema.key] == ["a", "Б"]
     assert schema.identity is ReplicaIdentity.DEFAULT
 
 
@@ -57,7 +57,7 @@ def test_the_replica_identity_index_is_the_key_where_one_is_set(session: Connect
     session.execute("create unique index i on public.t (b, a) include (c)")
     session.execute("alter table public.t replica identity using index i")
     schema = described(session, "public.t")
-    assert [column.name for column in schema.key] == ["b", "a"]
+    assert [column.name for column in schema.key] == ["a", "b"]
     assert schema.identity is ReplicaIdentity.INDEX
 
 

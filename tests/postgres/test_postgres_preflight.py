@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from penstock.config.table_sync_copy import TableSyncCopy
 from penstock.errors import ErrorKind, SourceError
 from penstock.postgres.connection import SourceAddress
 from penstock.postgres.embedded import EmbeddedServer, newest_server
@@ -28,8 +30,11 @@ def role(any_database: Database) -> Iterator[str]:
     any_database.execute(f'drop owned by "{name}"; drop role "{name}"')
 
 
-def failing(address: SourceAddress, publication: str = "p", slots_needed: int = 1) -> list[Finding]:
-    return [finding for finding in check_source(address, publication, slots_needed) if not finding.ok]
+def failing(
+    address: SourceAddress, publication: str = "p", slots_needed: int = 1, copies: TableSyncCopy | None = None
+) -> list[Finding]:
+    findings = check_source(address, publication, slots_needed, copies or TableSyncCopy())
+    return [finding for finding in findings if not finding.ok]
 
 
 def test_a_sound_source_passes_every_check(any_database: Database, role: str) -> None:
@@ -65,14 +70,18 @@ def test_a_role_that_may_not_replicate_is_told_how(any_database: Database, role:
 
 
 def test_missing_rights_are_named_for_every_leaf_and_mended_by_the_remedies(any_database: Database, role: str) -> None:
+    """The partitioned table itself is not read, so no right to it is asked for."""
     any_database.execute('create schema "S s"')
     any_database.execute('create table "S s".root (id int primary key) partition by range (id)')
     any_database.execute('create table "S s"."le af" partition of "S s".root default')
+    any_database.execute('create table "S s".other partition of "S s".root for values from (0) to (9)')
     any_database.execute('create publication p for table "S s".root with (publish_via_partition_root)')
     address = replace(any_database.address, user=role)
     findings = failing(address)
     assert [finding.name for finding in findings] == ["select", "select"]
-    assert "S s.le af" in findings[0].message
+    assert "S s.le af, a partition of S s.root" in findings[0].message
+    assert all(finding.level is Level.TABLE for finding in findings)
+    require_source(address, "p", 1)
     for finding in findings:
         any_database.execute(finding.remedy)
     assert failing(address) == []
@@ -84,9 +93,28 @@ def test_row_level_security_is_an_error_until_the_role_bypasses_it(any_database:
     any_database.execute(f'create publication p for table t; grant select on t to "{role}"')
     address = replace(any_database.address, user=role)
     (finding,) = failing(address)
-    assert (finding.name, finding.level) == ("row_security", Level.ERROR)
+    assert (finding.name, finding.level) == ("row_security", Level.TABLE)
     any_database.execute(finding.remedy)
     assert failing(address) == []
+
+
+def test_tables_that_are_not_copied_need_no_right_and_unknown_ones_are_warned_of(
+    any_database: Database, role: str
+) -> None:
+    any_database.execute("create table a (id int primary key); create table b (id int primary key)")
+    any_database.execute("create publication p for table a, b")
+    any_database.execute(f'grant select on b to "{role}"')
+    address = replace(any_database.address, user=role)
+    ((oid,),) = any_database.execute("select 'a'::regclass::oid::bigint")
+    assert failing(address, copies=TableSyncCopy("except", ("public.a",))) == []
+    assert failing(address, copies=TableSyncCopy("except", (oid,))) == []
+    findings = failing(address, copies=TableSyncCopy("only", ("public.c", "public.b", 1)))
+    assert [(finding.name, finding.level) for finding in findings] == [("table_sync_copy", Level.WARNING)] * 2
+    assert ["public.c" in findings[0].message, " 1," in findings[1].message] == [True, True]
+    with capture_logs() as logged:
+        require_source(address, "p", 1, TableSyncCopy("only", ("public.c",)))
+    assert [(line["log_level"], line["check"]) for line in logged] == [("warning", "table_sync_copy")]
+    assert "public.c" in logged[0]["reason"]
 
 
 def test_keyless_tables_and_identity_nothing_are_warnings_only(any_database: Database) -> None:

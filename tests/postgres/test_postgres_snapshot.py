@@ -8,7 +8,7 @@ from penstock.errors import ErrorKind, SourceError
 from penstock.model.lsn import Lsn
 from penstock.postgres.connection import connect
 from penstock.postgres.snapshot import ExportedSnapshot, import_snapshot
-from penstock.testing.postgres import Database
+from penstock.testing.postgres import Database, wait_until
 
 pytestmark = pytest.mark.postgres
 
@@ -61,8 +61,11 @@ def test_a_transaction_open_at_the_export_is_waited_for(database: Database) -> N
 
 def test_a_snapshot_ends_with_its_exporter_and_leaves_no_slot(any_database: Database) -> None:
     any_database.execute("create table t (id int)")
-    with ExportedSnapshot(any_database.address, application_name="test") as snapshot:
+    with ExportedSnapshot(any_database.address, application_name="exporter") as snapshot:
         pass
+    # The server takes a moment to notice that the session has ended.
+    exporters = "select 1 from pg_stat_activity where application_name = 'exporter' and datname = current_database()"
+    wait_until(lambda: not any_database.execute(exporters), "the exporter's session to end")
     with connect(any_database.address, application_name="test") as connection:
         with pytest.raises(SourceError, match="is gone") as caught:
             import_snapshot(connection, snapshot.name)

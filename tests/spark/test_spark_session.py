@@ -10,9 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import StateError
-from penstock.spark.schema import spark_schema
 from penstock.spark.session import SparkSettings, open_session
-from penstock.testing.destination_suite import EVERYTHING, TYPES
 
 pytestmark = pytest.mark.spark
 
@@ -87,29 +85,3 @@ def test_a_second_session_is_refused_while_one_is_open(spark: SparkSession) -> N
 def test_the_session_keeps_times_and_names_as_postgres_has_them(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.caseSensitive") == "true"
-
-
-def test_every_type_has_a_spark_type() -> None:
-    found = {
-        column.type.name: field.dataType.simpleString()
-        for column, field in zip(EVERYTHING.columns[1:], spark_schema(EVERYTHING).fields[1:], strict=True)
-    }
-    assert found == {
-        "boolean": "boolean",
-        "smallint": "smallint",
-        "integer": "int",
-        "bigint": "bigint",
-        "oid": "bigint",
-        "real": "float",
-        "double precision": "double",
-        "numeric(38,10)": "decimal(38,10)",
-        "numeric": "string",
-        "text": "string",
-        "bytea": "binary",
-        "date": "date",
-        "timestamp without time zone": "timestamp_ntz",
-        "timestamp with time zone": "timestamp",
-        "text[]": "array<string>",
-        "integer[]": "array<int>",
-    }
-    assert len(found) == len(TYPES)

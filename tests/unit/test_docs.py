@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "bench" / "README.md"])
 DECISIONS = sorted((DOCS / "adr").glob("*.md"))
 
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

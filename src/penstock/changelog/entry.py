@@ -13,7 +13,7 @@ from penstock.model.event import Truncate
 from penstock.model.lsn import Lsn, Position
 from penstock.model.table import TableId
 
-FORMAT = 1
+FORMAT = 2
 _ENTRY_BYTES = 4096  # a block of most file systems
 
 
@@ -35,9 +35,13 @@ class DataFile:
     first_lsn: Lsn
     last_lsn: Lsn
     """The least and greatest commit_lsn."""
+    footer_crc: int
+    """The CRC-32 of the file's footer; its pages have their own."""
     problem: str | None = None
     """Set when a value could not be converted under its policy: the file then holds the server's text
     in every column, so that nothing is lost and another policy can still convert it."""
+    is_shared: bool = False
+    """Whether the file holds several tables' rows, as text: those that had only a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Entry:
     sequence: int
     session: str
     """Which run of the receiver wrote it."""
+    written_us: int
+    """When, in microseconds since 1970, UTC."""
     is_complete: bool
     start_lsn: Lsn
     """Where the last complete entry before it ends: a reader notices a hole by it."""
@@ -84,6 +90,7 @@ def encode_entry(entry: Entry) -> bytes:
         "format": FORMAT,
         "sequence": entry.sequence,
         "session": entry.session,
+        "written_us": entry.written_us,
         "is_complete": entry.is_complete,
         "start_lsn": str(entry.start_lsn),
         "end_lsn": str(entry.end_lsn),
@@ -101,6 +108,7 @@ def decode_entry(content: bytes, name: str) -> Entry:
     return Entry(
         sequence=data["sequence"],
         session=data["session"],
+        written_us=data["written_us"],
         is_complete=data["is_complete"],
         start_lsn=Lsn.parse(data["start_lsn"]),
         end_lsn=Lsn.parse(data["end_lsn"]),

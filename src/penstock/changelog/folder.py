@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from penstock import failpoint
 from penstock.errors import ErrorKind, PenstockError
 
 
@@ -24,7 +25,7 @@ class Folder:
     def make(self, relative: str = "") -> Path:
         """Create a subfolder, durably."""
         path = self.root / relative
-        with _io_errors(path):
+        with io_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             sync_folder(path.parent)
         return path
@@ -32,35 +33,43 @@ class Folder:
     def write(self, relative: str, fill: Callable[[BinaryIO], object]) -> int:
         """Write a file through `fill` and fsync it; return its size. The name is not durable yet."""
         path = self.root / relative
-        with _io_errors(path), path.open("wb") as file:
+        with io_errors(path), path.open("wb") as file:
             fill(file)
             file.flush()
             os.fsync(file.fileno())
             return file.tell()
 
+    def write_by_path(self, relative: str, fill: Callable[[str], object]) -> int:
+        """Let `fill` write a file by its path, and fsync it; return its size. The name is not durable yet."""
+        path = self.root / relative
+        with io_errors(path):
+            fill(str(path))
+            return sync_file(path)
+
     def replace(self, relative: str, content: bytes) -> None:
         """Put a file in place atomically and durably: after a crash it is as before or as given."""
         path = self.root / relative
         self.write(f"{relative}.tmp", lambda file: file.write(content))
-        with _io_errors(path):
+        failpoint.hit("changelog.before_rename")
+        with io_errors(path):
             path.with_name(path.name + ".tmp").replace(path)
             sync_folder(path.parent)
 
     def read(self, relative: str) -> bytes:
         """Read a file whole."""
         path = self.root / relative
-        with _io_errors(path):
+        with io_errors(path):
             return path.read_bytes()
 
     def names(self, relative: str, suffix: str) -> list[str]:
         """List the files of a subfolder that end with `suffix`, sorted."""
-        with _io_errors(self.root / relative):
+        with io_errors(self.root / relative):
             return sorted(path.name for path in (self.root / relative).iterdir() if path.name.endswith(suffix))
 
     def remove(self, relative: str) -> None:
         """Remove a file or a whole subfolder, if there."""
         path = self.root / relative
-        with _io_errors(path):
+        with io_errors(path):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -68,8 +77,18 @@ class Folder:
 
     def sync(self, relative: str) -> None:
         """Make the names in a subfolder durable."""
-        with _io_errors(self.root / relative):
+        with io_errors(self.root / relative):
             sync_folder(self.root / relative)
+
+
+def sync_file(path: Path) -> int:
+    """Fsync a file that is closed already, and return its size."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(path: Path) -> None:
@@ -82,9 +101,9 @@ def sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def _io_errors(path: Path) -> Iterator[None]:
+def io_errors(path: Path) -> Iterator[None]:
     """Turn the operating system's refusal into an error that names the path."""
     try:
         yield
     except OSError as error:
-        raise PenstockError(f"change log: {error.strerror}: {path}", kind=ErrorKind.LOG_IO) from error
+        raise PenstockError(f"change log: {error.strerror or error}: {path}", kind=ErrorKind.LOG_IO) from error

@@ -11,14 +11,18 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 
 from penstock.changelog.entry import DataFile, Entry, decode_entry, entry_name, without_checksum
 from penstock.changelog.folder import Folder
+from penstock.changelog.rows import read_parquet
 from penstock.errors import ErrorKind, LogDamagedError
 from penstock.model.event import Truncate
 from penstock.model.lsn import Lsn
 from penstock.model.table import TableId, TableSchema
+
+_SHARED_FILES_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +33,14 @@ class Header:
     system_identifier: str
     start_lsn: Lsn
     """Transactions that committed before this position are not in the log."""
+    timeline: int | None = None
+    """The source's, of which the log's end is a part; None before the first connection."""
 
 
 def read_header(folder: Folder) -> Header:
     """Read a log's header."""
     data = without_checksum(folder.read("LOG.json"), "LOG.json")
-    return Header(data["slot"], data["system_identifier"], Lsn.parse(data["start_lsn"]))
+    return Header(data["slot"], data["system_identifier"], Lsn.parse(data["start_lsn"]), data.get("timeline"))
 
 
 def schema_name(table: TableId, version: int) -> str:
@@ -65,6 +71,8 @@ class LogReader:
         self._truncates: dict[TableId, list[Truncate]] = defaultdict(list)
         self._schemas: dict[tuple[TableId, int], TableSchema] = {}
         self._next_sequence: int | None = None
+        self.read_shared = lru_cache(maxsize=_SHARED_FILES_KEPT)(partial(read_parquet, root))
+        """Reads a file that several tables share, and keeps the last ones: each of the tables asks for it."""
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -171,8 +179,8 @@ class LogReader:
         sequences = [int(name.removesuffix(".json")) for name in self._folder.names("entries", ".json")]
         for sequence in sequences:
             entry = self._read(sequence)
-            # Complete entries that end at or before the start are what a trim left over when it was cut off.
-            if entry is not None and (not entry.is_complete or entry.end_lsn > self._header.start_lsn):
+            # What begins before the start is what a trim left over when it was cut off.
+            if entry is not None and entry.start_lsn >= self._header.start_lsn:
                 return sequence
         return sequences[-1] if sequences else 1
 

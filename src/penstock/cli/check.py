@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from penstock.postgres.preflight import APPLICATION_NAME, Finding, Level, check_
 from penstock.postgres.slot import SlotState, read_slot
 from penstock.replication.life import after_restart
 from penstock.spark.java import find_java_home, java_version
+from penstock.spark.lazy import LazySession
 from penstock.store.memory import MemoryStore
 
 _OWN_AND_SNAPSHOT_SLOTS = 2
@@ -107,7 +108,10 @@ def _check_source(config: ReplicatorConfig) -> Iterator[Finding]:
 def _source_findings(address: SourceAddress, config: ReplicatorConfig, slot: SlotState) -> list[Finding]:
     # One for a temporary slot while a snapshot is taken, and our own.
     needed = _OWN_AND_SNAPSHOT_SLOTS - slot.exists
-    return check_source(address, config.pipeline.publication_name, slots_needed=needed)
+    pipeline = config.pipeline
+    return check_source(
+        address, pipeline.publication_name, slots_needed=needed, table_sync_copy=pipeline.table_sync_copy
+    )
 
 
 def _require_sound(slot: SlotState, config: ReplicatorConfig) -> str:
@@ -136,16 +140,26 @@ def _check_destination(config: ReplicatorConfig) -> Finding:
 
 
 def _start_destination(config: ReplicatorConfig) -> str:
-    destination = wiring.build_destination(config, MemoryStore(), wiring.build_session(config))
-    destination.startup()
-    destination.shutdown()
-    delta = config.destination.delta
-    return f"{destination.name} can be written" + (f" at {delta.path}" if delta else "")
+    # A catalog that is not a folder is asked through Spark, which is ended again for the check of Spark itself.
+    with _session(config) as session:
+        destination = wiring.build_destination(config, MemoryStore(), session)
+        destination.startup()
+        destination.shutdown()
+    return f"{destination.name} can be written" + _place(config)
+
+
+def _place(config: ReplicatorConfig) -> str:
+    """Return where the destination's tables are, as far as the configuration says."""
+    delta, iceberg = config.destination.delta, config.destination.iceberg
+    if iceberg is not None:
+        where = f" in {iceberg.warehouse}" if iceberg.warehouse else ""
+        return f"{where}, {iceberg.catalog.kind} catalog {iceberg.catalog_name}"
+    return f" at {delta.path}" if delta else ""
 
 
 def _check_spark(config: ReplicatorConfig, *, starts_it: bool) -> Iterator[Finding]:
     # A destination that never asks for a DataFrame works without.
-    level = Level.ERROR if config.destination.delta else Level.WARNING
+    level = Level.ERROR if config.destination.table_formats else Level.WARNING
     java = _attempt("java", _find_java, level)
     yield java
     if starts_it and java.ok:
@@ -159,10 +173,17 @@ def _find_java() -> str:
 
 
 def _start_spark(config: ReplicatorConfig) -> str:
-    session = wiring.build_session(config)
-    try:
+    with _session(config) as session:
         spark = session()
         spark.range(1).count()
         return f"Spark {spark.version} runs on {config.spark.master}"
+
+
+@contextmanager
+def _session(config: ReplicatorConfig) -> Iterator[LazySession]:
+    """Lend a session, and end it if it was started."""
+    session = wiring.build_session(config)
+    try:
+        yield session
     finally:
         session.stop()

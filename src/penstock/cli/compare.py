@@ -6,6 +6,7 @@ NaN equals NaN; any other two floats are equal only if all their bits are.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 from collections import Counter
@@ -18,13 +19,15 @@ import pyarrow as pa
 
 Values: TypeAlias = tuple[Any, ...]
 
+_NARROW = (pa.int16(), pa.list_(pa.int16()))
+
 SHOWN = 3
 """How many differing keys are named: enough to look them up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a comparison found; keys are in the key's order, and at most `SHOWN` of each sort are kept."""
+    """What a comparison found; keys are in table order, and at most `SHOWN` of each sort are kept."""
 
     source_rows: int
     lake_rows: int
@@ -56,6 +59,19 @@ def compare(source: pa.Table, lake: pa.Table, key: Sequence[str]) -> Comparison:
         return Comparison(source.num_rows, lake.num_rows)
     places = [names.index(name) for name in key] or list(range(len(names)))
     return _describe(source.num_rows, lake.num_rows, names, places, ours - theirs, theirs - ours)
+
+
+def narrowed(lake: pa.Table, source: pa.Schema) -> pa.Table:
+    """Return the lake's rows with integers of 16 bits where the source has such: not every lake knows them.
+
+    A column with a value that does not fit stays as it is, and so differs from the source's in its type.
+    """
+    for place, column in enumerate(lake.schema):
+        wanted = source.field(column.name).type if column.name in source.names else column.type
+        if wanted in _NARROW and column.type != wanted:
+            with contextlib.suppress(pa.ArrowInvalid):
+                lake = lake.set_column(place, pa.field(column.name, wanted), lake.column(place).cast(wanted))
+    return lake
 
 
 def _describe(

@@ -13,6 +13,7 @@ OK, WARNING, FAILED = "✓", "!", "✗"
 _STYLES = {OK: "green", WARNING: "yellow", FAILED: "red"}
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _STEP = 1000
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 _FILE_WIDTH = 200
 """Of what is not a terminal: wide enough that no name is cut."""
 
@@ -49,6 +50,21 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2, ensure_ascii=False))  # noqa: T201
 
 
+def terminal_width() -> int | None:
+    """Return how many characters a line of results can have; None where they do not go to a terminal."""
+    console = results()
+    return console.width if console.is_terminal else None
+
+
+def cut(line: str, width: int | None) -> str:
+    """Return a line that fits."""
+    if width is None:
+        return line
+    text = Text(line)
+    text.truncate(width, overflow="ellipsis")
+    return text.plain
+
+
 def mark(sign: str) -> Text:
     """Return a sign in its colour."""
     return Text(sign, _STYLES[sign])
@@ -66,3 +82,16 @@ def size(number: float) -> str:
             return f"{number:.0f} {unit}" if unit == "B" or number >= _STEP / 10 else f"{number:.1f} {unit}"
         number /= _STEP
     return f"{number:.1f} {_UNITS[-1]}"
+
+
+def duration(seconds: float) -> str:
+    """Return a span of time as people say it, no more exactly than they care to know."""
+    whole = round(seconds)
+    if whole < _MINUTE_S:
+        return f"{whole} s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S:02} s"
+    minutes = whole // _MINUTE_S
+    if whole < _DAY_S:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{whole // _DAY_S} d {whole % _DAY_S // _HOUR_S} h"

@@ -1,4 +1,4 @@
-"""`penstock demo`: a bundled Postgres under a live workload, replicated into a local Delta lake, then compared."""
+"""`penstock demo`: a bundled Postgres under a live workload, replicated into a local lake, then compared."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from penstock.cli.compare import Comparison
 from penstock.cli.interrupt import ending
 from penstock.cli.setup import require_pyspark
 from penstock.cli.shop import PUBLICATION, Workload, create_shop
-from penstock.cli.status import copied
+from penstock.cli.status import copy_facts
 from penstock.cli.view import Lag, Rate, View, choose_view, progress_bar
 from penstock.config.connection import PgConnectionConfig
-from penstock.config.destination import DeltaConfig, DestinationConfig
+from penstock.config.destination import DeltaConfig, DestinationConfig, IcebergConfig
 from penstock.config.pipeline import BatchConfig, PipelineConfig
 from penstock.config.replicator import ReplicatorConfig
 from penstock.errors import ConfigError, PenstockError
@@ -48,6 +48,8 @@ class DemoOptions:
     keep: bool
     rows: int
     seed: int
+    lake_format: str = "delta"
+    """Delta or iceberg."""
 
 
 def run_demo(options: DemoOptions, *, configure_logging: Callable[[], None]) -> bool:
@@ -60,7 +62,7 @@ def run_demo(options: DemoOptions, *, configure_logging: Callable[[], None]) -> 
         create_shop(server.conninfo(), options.rows)
         with choose_view(console.progress(), _LINE_S) as view:
             configure_logging()
-            with contextlib.closing(wiring.assemble(_config(server, folder))) as parts:
+            with contextlib.closing(wiring.assemble(_config(server, folder, options.lake_format))) as parts:
                 demo = _Demo(parts, Workload(server.conninfo(), options.rows, options.seed), view)
                 results = demo.run(options.seconds)
         is_good = _print_results(results, demo)
@@ -104,7 +106,7 @@ def _server(folder: Path) -> Iterator[EmbeddedServer]:
         server.remove()
 
 
-def _config(server: EmbeddedServer, folder: Path) -> ReplicatorConfig:
+def _config(server: EmbeddedServer, folder: Path, lake_format: str) -> ReplicatorConfig:
     connection = PgConnectionConfig(host=server.host, port=server.port, name="postgres", username=server.username)
     return ReplicatorConfig(
         pipeline=PipelineConfig(
@@ -114,9 +116,15 @@ def _config(server: EmbeddedServer, folder: Path) -> ReplicatorConfig:
             # A demo is watched: half a second less to wait is worth the smaller files.
             batch=BatchConfig(max_fill_ms=500),
         ),
-        destination=DestinationConfig(delta=DeltaConfig(path=str(folder / "lake"))),
+        destination=_destination(lake_format, str(folder / "lake")),
         state_dir=folder / "state",
     )
+
+
+def _destination(lake_format: str, lake: str) -> DestinationConfig:
+    if lake_format == "iceberg":
+        return DestinationConfig(iceberg=IcebergConfig(warehouse=lake))
+    return DestinationConfig(delta=DeltaConfig(path=lake))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +162,7 @@ class _Demo:
 
     def run(self, seconds: float) -> list[tuple[TableReport, Comparison | None]]:
         """Replicate under load for so long, catch up, and compare."""
-        from penstock.cli.verification import compare_tables  # it needs Delta's library
+        from penstock.cli.verification import compare_tables  # it needs the lakes' libraries
 
         pipeline = self._parts.pipeline
         self._start_s = self._clock()
@@ -183,8 +191,8 @@ class _Demo:
                 raise PenstockError("the pipeline ended before the demo did")
 
     def _require_progress(self, report: PipelineReport) -> None:
-        if report.tables != self._seen:
-            self._seen, self._moved_s = report.tables, self._clock()
+        if (places := [_place(table) for table in report.tables]) != self._seen:
+            self._seen, self._moved_s = places, self._clock()
         elif self._clock() - self._moved_s > _STANDSTILL_S:
             raise PenstockError(f"no table has moved for {_STANDSTILL_S:.0f} s")
 
@@ -226,6 +234,11 @@ def _working(workload: Workload) -> Iterator[None]:
         workload.stop()
 
 
+def _place(table: TableReport) -> tuple[object, ...]:
+    """Return what moves when a table does; a rate or a time left changes by itself."""
+    return table.id, table.phase, table.watermark, table.copied_rows, table.copied_bytes, table.applied_events
+
+
 def _is_visible(table: TableReport) -> bool:
     return table.phase not in _NOT_VISIBLE and table.copied_rows > 0
 
@@ -249,9 +262,11 @@ def _line(moment: _Moment) -> str:
 
 def _picture(moment: _Moment) -> RenderableType:
     table = console.table("table", "phase", "copy", numbers=("rows", "events"))
+    table.add_column(no_wrap=True)
     for each in moment.report.tables:
         phase = Text(each.phase, "green" if each.phase == "ready" else "red" if each.error else "yellow")
-        table.add_row(each.name, phase, progress_bar(each), copied(each), console.count(each.applied_events))
+        counts = (console.count(each.copied_rows), console.count(each.applied_events))
+        table.add_row(each.name, phase, progress_bar(each), *counts, " · ".join(copy_facts(each)))
     visible = "not yet" if moment.first_visible_s is None else f"after {moment.first_visible_s:.1f} s"
     head = (
         f"{moment.elapsed_s:.0f} s · {console.count(moment.transactions)} transactions at the source"

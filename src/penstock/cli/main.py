@@ -58,6 +58,13 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class LakeFormat(StrEnum):
+    """What the tables of a lake are."""
+
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="The configuration file.", show_default="./penstock.yaml", metavar="FILE"),
@@ -190,13 +197,14 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder, and so the lake.")] = False,
     rows: Annotated[int, typer.Option("--rows", min=100, help="About how many rows there are at first.")] = 100_000,
     seed: Annotated[int, typer.Option("--seed", help="What the workload's dice start from.")] = 20_240_229,
+    lake_format: Annotated[LakeFormat, typer.Option("--format", help="What the lake's tables are.")] = LakeFormat.DELTA,
     log_level: LogLevelOption = LogLevel.WARNING,
     log_format: LogFormatOption = LogFormat.AUTO,
     debug: DebugOption = False,
 ) -> None:
     """Watch a bundled Postgres being replicated and compared.
 
-    A live workload runs on it while its tables go into a local Delta lake; then the two are compared, value for value.
+    A live workload runs on it while its tables go into a local lake; then the two are compared, value for value.
 
     \b
     Example:  penstock demo --seconds 10 --keep
@@ -205,7 +213,9 @@ def demo(
     """
     from penstock.cli.demo import DemoOptions, run_demo
 
-    options = DemoOptions(seconds=seconds, directory=directory, keep=keep, rows=rows, seed=seed)
+    options = DemoOptions(
+        seconds=seconds, directory=directory, keep=keep, rows=rows, seed=seed, lake_format=lake_format.value
+    )
     _exit_unless(run_demo(options, configure_logging=_configure_logging(log_level, log_format)))
 
 
@@ -257,6 +267,133 @@ def tables_resync(table: TableArgument, config: ConfigOption = None, debug: Debu
 
     resync(config, table)
     typer.echo(f"{table} is copied anew by the next `penstock run`")
+
+
+log_app = typer.Typer(
+    name="log",
+    help="Look into the change log: its entries, the changes themselves, live or not, and whether it is sound.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(log_app)
+LogOption = Annotated[
+    Path | None,
+    typer.Option("--log", help="The log's folder.", show_default="state_dir/log of the file", metavar="PATH"),
+]
+LogTableOption = Annotated[
+    str | None, typer.Option("--table", "-t", help="Only this one: schema.table, table, or its oid.", metavar="TABLE")
+]
+
+
+@log_app.command("ls")
+def log_ls(
+    config: ConfigOption = None,
+    log: LogOption = None,
+    table: LogTableOption = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", min=0, help="The newest so many; 0 for all.", show_default="100, JSON: all"),
+    ] = None,
+    output: OutputOption = Output.TEXT,
+    debug: DebugOption = False,
+) -> None:
+    """List the log's entries, newest last, and say what keeps them.
+
+    An entry is what was received at once. One that is a part holds a piece of a transaction that a later entry
+    ends; an open one, of a transaction that has not committed.
+
+    \b
+    Example:  penstock log ls
+              penstock log ls --table public.orders --limit 10
+              penstock log ls --log /srv/shop/.penstock/log --output json
+    Needs:    the configuration file, or the folder of a log. Only reads, beside a running replicator too.
+    """
+    from penstock.cli.log import list_entries, locate
+
+    list_entries(locate(config, log), table=table, limit=limit, as_json=output is Output.JSON)
+
+
+@log_app.command("show")
+def log_show(
+    target: Annotated[
+        str, typer.Argument(help="An entry, a position, or a range of either.", metavar="SEQUENCE|LSN|RANGE")
+    ],
+    config: ConfigOption = None,
+    log: LogOption = None,
+    table: LogTableOption = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-n", min=0, help="The first so many changes; 0 for all.", show_default="all"),
+    ] = None,
+    output: OutputOption = Output.TEXT,
+    debug: DebugOption = False,
+) -> None:
+    """Show changes in commit order, with their values.
+
+    Lines are cut at the terminal's width; JSON, an object per line, has everything.
+
+    \b
+    Example:  penstock log show 42                          the changes of entry 42
+              penstock log show 42..45                      of entries 42 to 45
+              penstock log show 0/16B3748                   the first transaction that commits there or later
+              penstock log show 0/16B3748..0/16B9000        those that commit from the first to before the second
+              penstock log show 0/16B3748.. -t public.orders --output json
+    Needs:    the configuration file, or the folder of a log. Prints rows of your tables. Only reads.
+    """
+    from penstock.cli.log import locate, show_changes
+
+    show_changes(locate(config, log), target, table=table, limit=limit, as_json=output is Output.JSON)
+
+
+@log_app.command("tail")
+def log_tail(
+    config: ConfigOption = None,
+    log: LogOption = None,
+    table: LogTableOption = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", help="A position, or beginning.", show_default="the end", metavar="LSN|beginning"),
+    ] = None,
+    output: OutputOption = Output.TEXT,
+    debug: DebugOption = False,
+) -> None:
+    """Follow the log: show changes as they come, until Ctrl-C.
+
+    Changes are removed once every table has them, unless log.keep_ms keeps them: a line tells when some were
+    removed before they could be shown.
+
+    \b
+    Example:  penstock log tail
+              penstock log tail --from beginning --table public.orders
+              penstock log tail --output json | jq 'select(.type == "delete")'
+    Needs:    the configuration file, or the folder of a log. Prints rows of your tables. Only reads.
+    """
+    from penstock.cli.log import follow_changes, locate
+
+    follow_changes(locate(config, log), start, table=table, as_json=output is Output.JSON)
+
+
+@log_app.command("verify")
+def log_verify(
+    config: ConfigOption = None,
+    log: LogOption = None,
+    output: OutputOption = Output.TEXT,
+    debug: DebugOption = False,
+) -> None:
+    """Read the whole log and name every file that is damaged or missing.
+
+    Checks the entries' checksums and order, the data files' presence, size, page checksums and columns, and that
+    they hold what the entries say.
+
+    \b
+    Example:  penstock log verify
+              penstock log verify --log /backup/log --output json
+    Needs:    the configuration file, or the folder of a log. Only reads, beside a running replicator too.
+    Exits 1 if anything is damaged.
+    """
+    from penstock.cli.log import locate, verify_log
+
+    _exit_unless(verify_log(locate(config, log), as_json=output is Output.JSON))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

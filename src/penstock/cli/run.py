@@ -10,7 +10,8 @@ from rich.text import Text
 
 from penstock.cli import console, wiring
 from penstock.cli.interrupt import draining
-from penstock.cli.view import CopyRates, View, choose_view, render_copies
+from penstock.cli.metrics import MetricsEndpoint
+from penstock.cli.view import View, choose_view, render_copies
 from penstock.config.replicator import ReplicatorConfig
 from penstock.model.lsn import Lsn
 from penstock.runtime.pipeline import Pipeline
@@ -26,17 +27,22 @@ def run_pipeline(path: Path | None, *, once: bool, as_json: bool, configure_logg
     with view:
         # Only now: log lines have to go through the view, or they tear it apart.
         configure_logging()
-        with closing(wiring.assemble(config)) as parts, draining(lambda: _drain(parts.pipeline), lambda: _leave(view)):
-            report = _run(parts.pipeline, view, once=once)
+        with (
+            closing(wiring.assemble(config)) as parts,
+            closing(MetricsEndpoint(config.metrics)) as metrics,
+            draining(lambda: _drain(parts.pipeline), lambda: _leave(view)),
+        ):
+            report = _run(parts.pipeline, metrics, view, once=once)
     if once:
         _print_summary(report, as_json=as_json)
         return not any(table.error for table in report.tables)
     return True
 
 
-def _run(pipeline: Pipeline, view: View, *, once: bool) -> PipelineReport:
+def _run(pipeline: Pipeline, metrics: MetricsEndpoint, view: View, *, once: bool) -> PipelineReport:
     pipeline.start()
     try:
+        metrics.serve(pipeline)
         _follow(pipeline, view, pipeline.source_position() if once else None)
     finally:
         pipeline.shutdown_and_wait()
@@ -45,11 +51,8 @@ def _run(pipeline: Pipeline, view: View, *, once: bool) -> PipelineReport:
 
 def _follow(pipeline: Pipeline, view: View, target: Lsn | None) -> None:
     """Show how it goes until it ends, or has caught up with a position."""
-    rates = CopyRates()
     while target is None or not _is_done(pipeline, target):
-        report = pipeline.report
-        rates.note(report)
-        view.show(render_copies(report, rates), "")
+        view.show(render_copies(pipeline.report), "")
         if pipeline.wait(_TICK_S):
             return
 

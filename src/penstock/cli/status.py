@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -14,18 +15,22 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from penstock.changelog.folder import Folder
+from penstock.changelog.reader import read_header
 from penstock.cli import console, wiring
 from penstock.cli.liveness import replicator_pid
+from penstock.cli.log_view import why_kept
 from penstock.config.replicator import ReplicatorConfig
 from penstock.contract import Store
-from penstock.errors import SourceError
+from penstock.errors import PenstockError, SourceError
 from penstock.model.lsn import Lsn
 from penstock.model.phase import Errored, Phase, TimedRetry
 from penstock.model.table import TableId
 from penstock.postgres.connection import connect, source_errors
 from penstock.postgres.slot import read_slot
-from penstock.runtime.report import TableReport, read_report
+from penstock.runtime.report import TableReport, read_report, read_table_report
 
+COPYING = "data_sync"
 _WATCH_S = 2.0
 
 
@@ -53,6 +58,8 @@ class Status:
     """The replicator's last word."""
     source: SourceStatus
     tables: list[TableReport]
+    log_start: str | None = None
+    """Where the log on disk starts; what lies before the report's own start is only kept for replay."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -62,6 +69,7 @@ class Status:
             "is_running": self.pid is not None,
             "pid": self.pid,
             "replicator": {key: value for key, value in (self.report or {}).items() if key != "tables"} or None,
+            "log_start": self.log_start,
             "source": asdict(self.source),
             "tables": [{**asdict(table), "lag_bytes": lags[table.name]} for table in self.tables],
         }
@@ -85,7 +93,7 @@ def gather(config: ReplicatorConfig) -> Status:
     """Look at everything once."""
     pid = replicator_pid(config.state_dir)
     report = read_report(config.state_dir)
-    reported = {table["id"]: TableReport(**table) for table in report["tables"]} if report else {}
+    reported = {table["id"]: read_table_report(table) for table in report["tables"]} if report else {}
     # While it runs, its own report is the newest there is, and knows the phases that are not stored.
     tables = reported if pid is not None and reported else _stored_tables(config, reported)
     return Status(
@@ -94,6 +102,7 @@ def gather(config: ReplicatorConfig) -> Status:
         report=report,
         source=_look_at_source(config),
         tables=sorted(tables.values(), key=lambda table: table.name),
+        log_start=_log_start(config),
     )
 
 
@@ -129,6 +138,9 @@ def _stored_tables(config: ReplicatorConfig, reported: Mapping[int, TableReport]
         int(table): replace(
             reported.get(int(table)) or _unreported(store, table),
             watermark=str(watermarks[table]) if table in watermarks else None,
+            # Nobody copies now.
+            rows_per_second=None,
+            seconds_left=None,
             **_phase_fields(phase),
         )
         for table, phase in phases.items()
@@ -150,6 +162,12 @@ def _phase_fields(phase: Phase) -> dict[str, Any]:
         "solution": errored.solution if errored else None,
         "next_retry": policy.next_retry.isoformat() if isinstance(policy, TimedRetry) else None,
     }
+
+
+def _log_start(config: ReplicatorConfig) -> str | None:
+    with contextlib.suppress(PenstockError):  # no log yet, or one that `penstock log verify` can tell more of
+        return str(read_header(Folder(config.state_dir / "log")).start_lsn)
+    return None
 
 
 def _look_at_source(config: ReplicatorConfig) -> SourceStatus:
@@ -176,7 +194,14 @@ def _head(status: Status) -> Iterator[str]:
     yield f"pipeline {status.pipeline}: {running}" + ("" if status.report else ", and never was")
     if status.report:
         yield from _reported(status.report)
+        yield from _snapshot_lines(status)
+        yield from (f"    {reason}" for reason in why_kept(status.report, _kept_from(status)))
     yield from _source_lines(status.source)
+
+
+def _kept_from(status: Status) -> Lsn:
+    assert status.report is not None
+    return Lsn.parse(status.log_start or status.report["log_start"])
 
 
 def _reported(report: Mapping[str, Any]) -> Iterator[str]:
@@ -188,6 +213,12 @@ def _reported(report: Mapping[str, Any]) -> Iterator[str]:
         yield "the log is full: the receiver waits, and the source keeps its WAL"
     if report["receiver_error"]:
         yield f"the receiver was restarted {report['receiver_restarts']} times; last: {report['receiver_error']}"
+
+
+def _snapshot_lines(status: Status) -> Iterator[str]:
+    age_s = (status.report or {}).get("snapshot_age_s")
+    if status.pid is not None and age_s is not None:
+        yield f"snapshot: held for {console.duration(age_s)}; the source cannot vacuum what has died since"
 
 
 def _source_lines(source: SourceStatus) -> Iterator[str]:
@@ -204,25 +235,33 @@ def _source_lines(source: SourceStatus) -> Iterator[str]:
 
 def _table(status: Status) -> Table:
     table = console.table("table", "phase", "watermark", numbers=("behind", "copied", "applied"))
+    is_copying = any(each.phase == COPYING for each in status.tables)
+    if is_copying:
+        table.add_column("copy", no_wrap=True)
     for each in status.tables:
         lag = _table_lag(each, status.source)
-        table.add_row(
+        row: list[RenderableType] = [
             each.name,
             Text(each.phase, "red" if each.error else ""),
             each.watermark or "—",
             "—" if lag is None else console.size(lag),
-            copied(each),
+            console.count(each.copied_rows),
             console.count(each.applied_events),
-        )
+        ]
+        table.add_row(*row, *([" · ".join(copy_facts(each))] if is_copying else []))
     return table
 
 
-def copied(table: TableReport) -> str:
-    """Return how much of a table is copied, against the estimate if there is one and it is not passed."""
-    rows = console.count(table.copied_rows)
-    if table.phase != "data_sync" or not table.estimated_rows:
-        return rows
-    return f"{rows} of about {console.count(max(table.estimated_rows, table.copied_rows))}"
+def copy_facts(table: TableReport) -> Iterator[str]:
+    """Yield what there is to say of a copy under way: how much, how long, how fast; first what is wanted most."""
+    if table.phase != COPYING:
+        return
+    if table.total_bytes:
+        yield f"{table.copied_percent or 0:.0f} % of {console.size(table.total_bytes)}"
+    if table.seconds_left is not None:
+        yield f"{console.duration(table.seconds_left)} left"
+    if table.rows_per_second:
+        yield f"{console.count(round(table.rows_per_second))} rows/s"
 
 
 def _table_lag(table: TableReport, source: SourceStatus) -> int | None:

@@ -1,23 +1,27 @@
-"""Reads each table from the source, as of one snapshot, and from the Delta lake, and compares them."""
+"""Reads each table from the source, as of one snapshot, and from the lake, and compares them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
 from penstock.cli import wiring
-from penstock.cli.compare import Comparison, compare
-from penstock.destinations.delta.schema import CDC_NAMES
+from penstock.cli.compare import Comparison, compare, narrowed
+from penstock.destinations.iceberg.catalog import sql_name
+from penstock.lake.rows import CDC_NAMES
 from penstock.model.table import TableId
 from penstock.postgres.catalog import describe_table
 from penstock.postgres.connection import SourceAddress, connect
 from penstock.postgres.copy import plan_ranges
 from penstock.postgres.publication import PublishedTable, published_tables
 from penstock.postgres.snapshot import ExportedSnapshot, import_snapshot
-from penstock.spark.rows import CopyPlan
+from penstock.spark.copy_plan import CopyPlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 APPLICATION_NAME = "penstock verification"
 
@@ -32,7 +36,8 @@ def compare_tables(parts: wiring.Parts) -> Iterator[tuple[PublishedTable, Compar
             plan = _plan(parts, address, table, snapshot)
             batches = [batch for part in plan.ranges for batch in plan.read(part)]
             source = pa.Table.from_batches(batches, schema=plan.arrow_schema)
-            yield table, compare(source, _lake_table(parts, table.id), [column.name for column in plan.schema.key])
+            lake = narrowed(_lake_table(parts, table.id), source.schema)
+            yield table, compare(source, lake, [column.name for column in plan.schema.key])
 
 
 def _plan(parts: wiring.Parts, address: SourceAddress, table: PublishedTable, snapshot: ExportedSnapshot) -> CopyPlan:
@@ -53,10 +58,16 @@ def _plan(parts: wiring.Parts, address: SourceAddress, table: PublishedTable, sn
 
 
 def _lake_table(parts: wiring.Parts, table: TableId) -> pa.Table:
-    delta = parts.config.destination.delta
-    folder = parts.store.get_table_mapping(table)
-    assert delta is not None
-    if folder is None:
+    """Return the lake's rows without our columns."""
+    place = parts.store.get_table_mapping(table)
+    if place is None:
         return pa.table(cast("dict[str, Any]", {}))
-    frame = parts.session().read.format("delta").load(f"{delta.path}/{folder}")
-    return frame.drop(*CDC_NAMES).toArrow()
+    return _lake_frame(parts, place).drop(*CDC_NAMES).toArrow()
+
+
+def _lake_frame(parts: wiring.Parts, place: str) -> DataFrame:
+    delta, iceberg = parts.config.destination.delta, parts.config.destination.iceberg
+    if iceberg is not None:
+        return parts.session().read.table(sql_name(iceberg.catalog_name, place))
+    assert delta is not None
+    return parts.session().read.format("delta").load(f"{delta.path}/{place}")

@@ -18,11 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli import console as out
-from penstock.cli.status import copied
+from penstock.cli.status import COPYING, copy_facts
 from penstock.model.lsn import Lsn
 from penstock.runtime.report import PipelineReport, TableReport
 
-COPYING = "data_sync"
 _UNCOPIED = {"init", COPYING}
 _BAR_WIDTH = 24
 
@@ -75,24 +74,6 @@ class Lag:
         """Return for how long the source has been past a position; 0 where it is not known to be."""
         place = bisect.bisect_right(self._positions, position)
         return max(now_s - self._times[place], 0.0) if place < len(self._times) else 0.0
-
-
-class CopyRates:
-    """The copies' speeds, by table."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._rates: dict[int, Rate] = {}
-
-    def note(self, report: PipelineReport) -> None:
-        """Take in a report."""
-        for table in report.tables:
-            self._rates.setdefault(table.id, Rate()).add(self._clock(), table.copied_rows)
-
-    def of(self, table: TableReport) -> float:
-        """Return rows per second."""
-        rate = self._rates.get(table.id)
-        return rate.per_second if rate else 0.0
 
 
 class View(Protocol):
@@ -160,23 +141,25 @@ def choose_view(console: Console, line_pause_s: float | None) -> View:
     return LiveView(console) if console.is_terminal else LineView(console, line_pause_s)
 
 
-def render_copies(report: PipelineReport, rates: CopyRates) -> RenderableType:
+def render_copies(report: PipelineReport) -> RenderableType:
     """Return a bar for every table that is being copied, and a line for the rest."""
     rows = [table for table in report.tables if table.phase == COPYING]
     grid = Table.grid(padding=(0, 2))
     for table in rows:
-        grid.add_row(table.name, progress_bar(table), copied(table), f"{out.count(round(rates.of(table)))} rows/s")
-    return Group(grid, Text(summary_line(report), "dim")) if rows else Text(summary_line(report), "dim")
+        facts = " · ".join([*copy_facts(table), f"{out.count(table.copied_rows)} rows"])
+        grid.add_row(Text(table.name, no_wrap=True), progress_bar(table), Text(facts, no_wrap=True))
+    summary = Text(summary_line(report), "dim")
+    return Group(grid, summary) if rows else summary
 
 
 def progress_bar(table: TableReport) -> RenderableType:
-    """Return how far a copy is: a share where the source has an estimate, a sign of life where it has none."""
-    if table.phase not in _UNCOPIED:
-        return ProgressBar(total=1, completed=1, width=_BAR_WIDTH)
-    if table.phase == COPYING and not table.estimated_rows:
+    """Return how far a copy is: a share of its bytes, or a sign of life where that is not known."""
+    if table.phase == COPYING and not table.total_bytes:
         return ProgressBar(total=None, pulse=True, width=_BAR_WIDTH)
-    total = max(table.estimated_rows or 1, table.copied_rows, 1)
-    return ProgressBar(total=total, completed=table.copied_rows, width=_BAR_WIDTH)
+    percent = table.copied_percent
+    if percent is None:
+        percent = 0 if table.phase in _UNCOPIED else 100
+    return ProgressBar(total=100, completed=percent, width=_BAR_WIDTH)
 
 
 def summary_line(report: PipelineReport) -> str:

@@ -78,11 +78,13 @@ def open_stored_state(config: ReplicatorConfig) -> Store | None:
 
 def build_session(config: ReplicatorConfig) -> LazySession:
     """Describe Spark; it starts when first used, and its JVM writes to a file in the state folder."""
-    spark = config.spark
+    spark, destination = config.spark, config.destination
     settings = SparkSettings(
         master=spark.master,
-        conf=spark.conf,
+        conf={**destination.spark_conf, **spark.conf},
         driver_memory=spark.driver_memory,
+        formats=destination.table_formats,
+        packages=destination.packages,
         log_file=config.state_dir / SPARK_LOG_NAME,
     )
     return LazySession(settings, app_name=f"penstock {config.pipeline.id}")
@@ -90,22 +92,36 @@ def build_session(config: ReplicatorConfig) -> LazySession:
 
 def build_destination(config: ReplicatorConfig, store: Store, session: LazySession) -> Destination:
     """Build the destination; what it needs and is not installed is the user's to install."""
-    delta = config.destination.delta
     try:
-        if delta is None:
-            from penstock.destinations.memory import MemoryDestination
-
-            return MemoryDestination()
-        from penstock.destinations.delta import DeltaDestination
+        return _build(config, store, session)
     except ModuleNotFoundError as error:
         kind = config.destination.kind
         raise ConfigError(
             f"destination.{kind} needs the Python package {error.name}, which is not installed",
             remedy=f"Run: pip install 'penstock[{kind}]'",
         ) from error
-    return DeltaDestination(
-        delta.path, pipeline=config.pipeline.id, spark=session, tables=store, cdc_columns=delta.cdc_columns
-    )
+
+
+def _build(config: ReplicatorConfig, store: Store, session: LazySession) -> Destination:
+    chosen, pipeline = config.destination, config.pipeline.id
+    if chosen.delta is not None:
+        from penstock.destinations.delta import DeltaDestination
+
+        delta = chosen.delta
+        return DeltaDestination(
+            delta.path, pipeline=pipeline, spark=session, tables=store, cdc_columns=delta.cdc_columns
+        )
+    if chosen.iceberg is not None:
+        from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
+
+        iceberg = chosen.iceberg
+        catalog = CatalogSettings(iceberg.catalog_name, iceberg.catalog_properties)
+        return IcebergDestination(
+            catalog, pipeline=pipeline, spark=session, tables=store, cdc_columns=iceberg.cdc_columns
+        )
+    from penstock.destinations.memory import MemoryDestination
+
+    return MemoryDestination()
 
 
 def source_of(config: ReplicatorConfig) -> SourceAddress:

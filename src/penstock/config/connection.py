@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, PositiveInt, SecretStr, ValidationInfo
+from pydantic import AfterValidator, Field, PositiveInt, SecretStr, ValidationInfo, model_validator
 
 from penstock.config.model import ConfigModel, resolve_place
 
@@ -18,8 +18,17 @@ def _check_address(text: str) -> str:
     return text
 
 
+def is_pem(text: str) -> bool:
+    """Whether a certificate or key is given as it is, and not as the path of its file."""
+    return "-----BEGIN" in text
+
+
 def _resolve_certificates(text: str, info: ValidationInfo) -> str:
-    return text if "-----BEGIN" in text else resolve_place(text, info)
+    return text if is_pem(text) else resolve_place(text, info)
+
+
+def _resolve_key(key: SecretStr, info: ValidationInfo) -> SecretStr:
+    return SecretStr(_resolve_certificates(key.get_secret_value(), info))
 
 
 class TlsConfig(ConfigModel):
@@ -30,7 +39,20 @@ class TlsConfig(ConfigModel):
     mode: Literal["verify-full", "verify-ca", "require"] = "verify-full"
     """What is checked when enabled. The default checks certificate and host name: less than that can be intercepted."""
     trusted_root_certs: Annotated[str, AfterValidator(_resolve_certificates)] | None = None
-    """A PEM file, or PEM text. None trusts what the system trusts."""
+    """A PEM file, or PEM text. None trusts what the system trusts under verify-full, and anyone under require."""
+    client_cert: Annotated[str, AfterValidator(_resolve_certificates)] | None = None
+    """The certificate that we show a server which asks for one, as a PEM file or PEM text; chain included."""
+    client_key: Annotated[SecretStr, AfterValidator(_resolve_key)] | None = None
+    """Its key, without a passphrase: a PEM file that nobody else may read, or PEM text, best given as ${NAME}."""
+
+    @model_validator(mode="after")
+    def _check_complete(self) -> Self:
+        if (self.client_cert is None) != (self.client_key is None):
+            raise ValueError("client_cert and client_key are given together, or not at all")
+        if self.enabled and self.mode == "verify-ca" and self.trusted_root_certs is None:
+            # Anyone can get a certificate for a name of their own from a public authority.
+            raise ValueError("mode verify-ca needs trusted_root_certs; use verify-full with those of the system")
+        return self
 
 
 class KeepaliveConfig(ConfigModel):

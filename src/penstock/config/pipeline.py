@@ -7,11 +7,20 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PlainValidator, PositiveInt, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PlainValidator,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from penstock.config.connection import PgConnectionConfig
 from penstock.config.load import load
 from penstock.config.model import ConfigModel
+from penstock.config.table_sync_copy import TableSyncCopySetting
 from penstock.model.policy import ValuePolicies
 from penstock.model.special import SpecialValues
 from penstock.model.table import PipelineId
@@ -49,6 +58,40 @@ class LogConfig(ConfigModel):
     max_bytes: PositiveInt = 10 << 30
     """When the log reaches this the receiver stops reading and the source keeps its WAL: 10 GiB fits most disks.
     Tables that stopped with an error may claim half of it, so that they can go on without a copy."""
+    keep_ms: NonNegativeInt = 0
+    """For how long changes stay after every table has them, for replay: an hour is 3600000. 0 promises nothing, because
+    nothing but replay needs them. What `keep_bytes` promises stays too, and both give way before the log is full."""
+    keep_bytes: NonNegativeInt = 0
+    """How much of the log stays after every table has it, the newest, however old; at most `max_bytes`. 0 promises
+    nothing."""
+
+    @model_validator(mode="after")
+    def _check_keep_bytes(self) -> LogConfig:
+        if self.keep_bytes > self.max_bytes:
+            raise ValueError("keep_bytes must be at most max_bytes: what is kept gives way when the log is full")
+        return self
+
+
+class ReceiverConfig(ConfigModel):
+    """The process that holds the slot."""
+
+    max_memory_bytes: int = Field(default=512 << 20, ge=320 << 20)
+    """What it may take, however large transactions are. Libraries take 200 MiB of it, and the rest is room for rows of
+    up to 64 MiB; of a larger row it needs room for four copies."""
+    heartbeat_ms: NonNegativeInt = 0
+    """How often a small transaction is made on the source, for servers that are idle for long and send no keepalives.
+    0, the default, makes none: keepalives free an idle database's WAL already."""
+
+
+class CopyConfig(ConfigModel):
+    """How tables are copied at first."""
+
+    max_snapshot_age_ms: PositiveInt = 1_800_000
+    """How long a snapshot is kept before the rest is copied as of a new one: the source cannot vacuum what died since.
+    A table that cannot be copied in parts (it has no key, or the destination stores no positions) keeps its snapshot
+    to the end."""
+    commit_bytes: int = Field(default=4 << 30, ge=8192)
+    """How much of a table, as it lies on the source's disk, is committed at once: what a restart repeats at most."""
 
 
 class SpecialValuesConfig(ConfigModel):
@@ -82,6 +125,9 @@ class PipelineConfig(ConfigModel):
     """Tables copied at once: enough to hide one slow table, few enough for a source at work."""
     max_copy_connections_per_table: PositiveInt = 4
     """Connections that share one table's copy; past a few, the source's disk is the limit."""
+    table_sync_copy: TableSyncCopySetting = Field(default="all", validate_default=True)
+    """Which tables are copied before they are followed: all, none, {only: […]} or {except: […]}, each listed as
+    `schema.table` or by its oid. A table that is not copied begins empty, and has what changes from then on."""
     table_error_retry_delay_ms: PositiveInt = 10_000
     """The first pause before a failed table is tried again; it doubles, up to ten minutes."""
     table_error_retry_max_attempts: NonNegativeInt = 5
@@ -93,7 +139,12 @@ class PipelineConfig(ConfigModel):
     """A policy (error, "null", clamp, string), or `policy` and exceptions in `columns`."""
     invalidated_slot: Literal["error", "resync"] = "error"
     """When the source removed WAL that was needed: stop, by default, because a copy of everything costs hours."""
+    initial_copy: CopyConfig = CopyConfig()
     log: LogConfig = LogConfig()
+    receiver: ReceiverConfig = ReceiverConfig()
+    failover_slot: bool = True
+    """On servers from 17 on the slot is made to survive a failover: standbys with sync_replication_slots keep a copy.
+    It costs nothing where there are none."""
 
     @property
     def value_policies(self) -> ValuePolicies:

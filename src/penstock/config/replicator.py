@@ -11,6 +11,7 @@ from pydantic import Field
 
 from penstock.config.destination import DestinationConfig
 from penstock.config.load import load
+from penstock.config.metrics import MetricsConfig
 from penstock.config.model import ConfigModel, LocalPath
 from penstock.config.pipeline import PipelineConfig
 from penstock.config.spark import SparkConfig
@@ -31,6 +32,7 @@ class ReplicatorConfig(ConfigModel):
     state_dir: LocalPath = Field(default=Path(".penstock"), validate_default=True)
     """Log, SQLite store and locks; beside the configuration file, so that the two are found together."""
     spark: SparkConfig = SparkConfig()
+    metrics: MetricsConfig = MetricsConfig()
 
     @property
     def sqlite_path(self) -> Path | None:

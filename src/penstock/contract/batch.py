@@ -36,11 +36,16 @@ class CopiedFile:
 
 
 class RowBatch(Protocol):
-    """Rows of one table's initial copy, all as of one snapshot."""
+    """Rows of one table's initial copy, all as of one snapshot: the whole table, or a part of it."""
 
     @property
     def watermark(self) -> Lsn:
-        """The snapshot's position: the rows hold exactly the transactions that committed before it."""
+        """The position from which on the table needs its changes: that of the first part's snapshot."""
+        ...
+
+    @property
+    def part(self) -> int:
+        """Which part of the copy this is, from 0 on; the first begins the table anew."""
         ...
 
     def __iter__(self) -> Iterator[TableRow]:

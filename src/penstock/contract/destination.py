@@ -60,12 +60,19 @@ class Destination(Protocol):
 class Positioned(Protocol):
     """A destination that commits each table's watermark together with its data: exactly once.
 
-    `write_table_rows` commits `rows.watermark`, `write_events` commits `events.end_lsn`.
+    `write_table_rows` commits `rows.watermark` and that `rows.part` is there; `write_events` commits `events.end_lsn`.
     """
 
     def watermark(self, table: TableId) -> Lsn | None:
         """Return the position committed with the table's data, or None if there is no such table.
 
         Read from the destination itself, never from memory. Called at start and after every error.
+        """
+        ...
+
+    def copied_parts(self, table: TableId) -> int:
+        """Return how many parts of the table's last copy are committed; `truncate_table` makes it 0.
+
+        Committed with the parts themselves, so that a copy that was cut off can go on with the next one.
         """
         ...

@@ -56,4 +56,4 @@ class OldRow:
 
     kind: OldRowKind
     values: tuple[Cell, ...]
-    """In table order for FULL; in the key's order for KEY."""
+    """In table order for FULL; the key's columns in table order for KEY."""

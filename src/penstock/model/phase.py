@@ -6,6 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
+from penstock.model.copying import CopyOutline
 from penstock.model.lsn import Lsn
 
 
@@ -41,6 +42,8 @@ class Init:
 class DataSync:
     """Being copied. Set by the table-sync worker; stored."""
 
+    outline: CopyOutline | None = None
+    """How another process can go on with it; None for a copy that starts again from nothing."""
     kind: ClassVar[str] = "data_sync"
 
 
@@ -98,9 +101,7 @@ PHASES: tuple[type[Phase], ...] = (Init, DataSync, FinishedCopy, SyncWait, Catch
 STORED_PHASES = (Init, DataSync, FinishedCopy, SyncDone, Ready, Errored)
 
 
-_PLAIN: dict[str, type[Init | DataSync | FinishedCopy | Ready]] = {
-    cls.kind: cls for cls in (Init, DataSync, FinishedCopy, Ready)
-}
+_PLAIN: dict[str, type[Init | FinishedCopy | Ready]] = {cls.kind: cls for cls in (Init, FinishedCopy, Ready)}
 
 
 def phase_to_json(phase: Phase) -> dict[str, Any]:
@@ -108,6 +109,8 @@ def phase_to_json(phase: Phase) -> dict[str, Any]:
     match phase:
         case SyncWait(lsn) | Catchup(lsn) | SyncDone(lsn):
             return {"type": phase.kind, "lsn": str(lsn)}
+        case DataSync(outline):
+            return {"type": phase.kind} | ({"outline": outline.to_json()} if outline else {})
         case Errored(reason, solution, policy):
             return {"type": phase.kind, "reason": reason, "solution": solution, "retry_policy": _policy_to_json(policy)}
         case _:
@@ -119,6 +122,8 @@ def phase_from_json(data: dict[str, Any]) -> Phase:
     match data["type"]:
         case "errored":
             return Errored(data["reason"], data["solution"], _policy_from_json(data["retry_policy"]))
+        case "data_sync":
+            return DataSync(CopyOutline.from_json(data["outline"]) if "outline" in data else None)
         case "sync_wait":
             return SyncWait(Lsn.parse(data["lsn"]))
         case "catchup":

@@ -108,7 +108,7 @@ class Column:
     type: PgType
     nullable: bool = True
     key_ordinal: int | None = None
-    """Place in the table's key, from 0; None outside it."""
+    """Place in the key's index, from 0; None outside it."""
     attnum: int | None = None
     """The catalog's number for the column; None where only the stream described it."""
 
@@ -154,9 +154,8 @@ class TableSchema:
 
     @property
     def key(self) -> tuple[Column, ...]:
-        """The key's columns, in the key's own order."""
-        keyed = [column for column in self.columns if column.key_ordinal is not None]
-        return tuple(sorted(keyed, key=lambda column: column.key_ordinal or 0))
+        """The key's columns in table order, in which the stream has them too, whatever the order in the index is."""
+        return tuple(column for column in self.columns if column.key_ordinal is not None)
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -165,8 +164,8 @@ class TableSchema:
 
     @property
     def logs_old_rows(self) -> bool:
-        """Whether the source logs the whole old row of updates and deletes."""
-        return self.identity is ReplicaIdentity.FULL
+        """Whether the source logs the whole old row of updates and deletes; a row without columns is nothing to log."""
+        return self.identity is ReplicaIdentity.FULL and bool(self.columns)
 
     def column(self, name: str) -> Column:
         """Look a column up by name."""

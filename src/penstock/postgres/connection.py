@@ -31,13 +31,20 @@ SESSION: Mapping[str, str] = {
     "search_path": "pg_catalog",
     # A policy that would hide rows from a copy makes it fail instead.
     "row_security": "off",
+    # A server that leaves changes out says so in a warning.
+    "client_min_messages": "warning",
     # A copy, or a slot that waits for old transactions, may take hours; a role's own limits are for its queries.
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
 }
-_TRANSACTION_TIMEOUT_SINCE = 170000
+SESSION_OPTIONS = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
+"""The pinned settings as the start-up packet's `options`, which come after a role's and a database's own."""
+
+TRANSACTION_TIMEOUT_SINCE = 170000
+LIFT_TRANSACTION_TIMEOUT = "set transaction_timeout = 0"
+"""Run after the fact: older servers refuse a connection that names a setting they do not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,10 @@ class SourceAddress:
     """libpq's word: `verify-full` checks certificate and name, `disable` sends everything in the clear."""
     sslrootcert: str | None = None
     """The path of a file of trusted certificates, or `system`."""
+    sslcert: str | None = None
+    """The path of a file with the certificate that we show, where the server asks for one."""
+    sslkey: str | None = None
+    """The path of that certificate's key, which only we may read."""
     hostaddr: str | None = None
     """An IP address to connect to, where `host` is only the name to verify."""
     connect_timeout_s: int = 10
@@ -60,6 +71,11 @@ class SourceAddress:
     keepalives_idle_s: int = 30
     keepalives_interval_s: int = 10
     keepalives_count: int = 3
+
+    @property
+    def silence_limit_s(self) -> int:
+        """How long a peer may leave us without a sign of life, probed or owing us an acknowledgement."""
+        return self.keepalives_idle_s + self.keepalives_interval_s * self.keepalives_count
 
     def __str__(self) -> str:
         return f"{self.user}@{self.host}:{self.port}/{self.dbname}"
@@ -97,20 +113,23 @@ def _address_parameters(address: SourceAddress) -> dict[str, Any]:
         "password": address.password,
         "sslmode": address.sslmode,
         "sslrootcert": address.sslrootcert,
+        "sslcert": address.sslcert,
+        "sslkey": address.sslkey,
         "hostaddr": address.hostaddr,
         "connect_timeout": address.connect_timeout_s,
         "keepalives_idle": address.keepalives_idle_s,
         "keepalives_interval": address.keepalives_interval_s,
         "keepalives_count": address.keepalives_count,
-        "options": " ".join(f"-c {name}={value}" for name, value in SESSION.items()),
+        # Probes wait while something is unacknowledged, and a stream always owes or is owed a status update.
+        "tcp_user_timeout": address.silence_limit_s * 1000,
+        "options": SESSION_OPTIONS,
     }
 
 
 def _lift_transaction_timeout(connection: Connection) -> None:
-    """Set it after the fact: older servers refuse a connection that names a setting they do not have."""
-    if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+    if connection.info.server_version >= TRANSACTION_TIMEOUT_SINCE:
         with source_errors("preparing the session"):
-            connection.execute("set transaction_timeout = 0")
+            connection.execute(LIFT_TRANSACTION_TIMEOUT)
 
 
 KINDS: Mapping[str, ErrorKind] = {
@@ -162,7 +181,7 @@ _SAID: tuple[tuple[str, re.Pattern[str], ErrorKind], ...] = (
 
 _REFUSED: tuple[tuple[re.Pattern[str], ErrorKind], ...] = (
     (
-        re.compile(r"authentication|password|pg_hba\.conf|role .* does not exist|not permitted to log in"),
+        re.compile(r"authentication|password|pg_hba\.conf|client cert|role .* does not exist|not permitted to log in"),
         ErrorKind.SOURCE_AUTHENTICATION,
     ),
     (re.compile(r"database .* does not exist"), ErrorKind.SOURCE_SCHEMA),
@@ -171,20 +190,55 @@ _REFUSED: tuple[tuple[re.Pattern[str], ErrorKind], ...] = (
 )
 """What a server says when it refuses a connection: libpq passes on its words, but not its SQLSTATE."""
 
+_WORDS: tuple[tuple[re.Pattern[str], ErrorKind], ...] = (
+    (re.compile(r"no password supplied"), ErrorKind.SOURCE_AUTHENTICATION),
+    # The server's judgement of the certificate that we showed.
+    (re.compile(r"alert (\w+ )?certificate|alert unknown ca"), ErrorKind.SOURCE_AUTHENTICATION),
+)
+"""What goes wrong on our side of a connection, in libpq's or OpenSSL's words; anything else is a failed connection."""
+
 _REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r'database ".*" does not exist'), "Check pipeline.pg_connection.name, or create the database."),
     (re.compile(r"WAL sender|replication role"), "Let the role replicate: alter role … with replication."),
+    (
+        re.compile(r"does not offer TLS|server does not support SSL"),
+        "Turn TLS on at the server (ssl = on), or off in pipeline.pg_connection.tls.enabled.",
+    ),
+    (
+        re.compile(r"certificate verify failed|server certificate for|root certificate"),
+        "Compare the server's certificate with pipeline.pg_connection.host and its tls.trusted_root_certs.",
+    ),
+    (
+        re.compile(r"alert (\w+ )?certificate|alert unknown ca|valid client certificate"),
+        "Check pipeline.pg_connection.tls.client_cert: the server must trust its issuer, and it must not have expired.",
+    ),
 )
 """Where the kind's own remedy would mislead."""
 
 
 def as_source_error(error: psycopg.Error, doing: str = "") -> SourceError:
     """Translate an error of psycopg's: its kind, and one line that names what was being done."""
-    return SourceError(
-        f"{doing}: {_describe(error)}" if doing else _describe(error),
-        kind=_kind(error),
-        remedy=_remedy(error),
-    )
+    if error.sqlstate is not None:
+        return _server_error(error.sqlstate, error.diag.message_primary or "", str(error), doing)
+    said = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return connection_error(said, doing)
+    return SourceError(_line(said, doing), remedy=_remedy(said))
+
+
+def error_from_response(body: bytes, doing: str = "") -> SourceError:
+    """Translate the body of an ErrorResponse of the wire: to the same error as psycopg's exception for it.
+
+    It may come in another encoding than UTF-8, as long as the session's is not agreed on.
+    """
+    fields = {field[:1]: field[1:].decode(errors="replace") for field in body.split(b"\0") if field}
+    said = [fields[name] for name in (b"M", b"D", b"H") if name in fields]
+    return _server_error(fields.get(b"C", "XX000"), fields.get(b"M", ""), "\n".join(said), doing)
+
+
+def connection_error(said: str, doing: str = "") -> SourceError:
+    """Return the error of a connection that failed without an SQLSTATE: in libpq's, OpenSSL's or our words."""
+    return SourceError(_line(said, doing), kind=_kind_of_words(said), remedy=_remedy(said))
 
 
 @contextlib.contextmanager
@@ -199,39 +253,42 @@ def source_errors(doing: str = "") -> Iterator[None]:
         raise as_source_error(error, doing) from None
 
 
-def _describe(error: psycopg.Error) -> str:
+def _server_error(sqlstate: str, primary: str, said: str, doing: str) -> SourceError:
+    """Return the error for what a server said: `primary` is its message, `said` all of it, which is never shown."""
+    return SourceError(_line(_describe(sqlstate, primary), doing), kind=_kind(sqlstate, primary), remedy=_remedy(said))
+
+
+def _line(said: str, doing: str) -> str:
+    return f"{doing}: {said}" if doing else said
+
+
+def _describe(sqlstate: str, primary: str) -> str:
     """Return the server's one-line message; for errors about data only their name, as the message may quote it."""
-    if error.sqlstate is None:
-        return " ".join(str(error).split()) or type(error).__name__
-    if error.sqlstate.startswith(("22", "23")):
-        return f"{type(error).__name__} (SQLSTATE {error.sqlstate})"
-    return f"{' '.join((error.diag.message_primary or type(error).__name__).split())} (SQLSTATE {error.sqlstate})"
+    if sqlstate.startswith(("22", "23")) or not primary:
+        return f"{_condition(sqlstate)} (SQLSTATE {sqlstate})"
+    return f"{' '.join(primary.split())} (SQLSTATE {sqlstate})"
 
 
-def _kind(error: psycopg.Error) -> ErrorKind:
-    code = error.sqlstate
-    if code is None:
-        return _kind_without_code(error)
-    said = error.diag.message_primary or ""
+def _condition(sqlstate: str) -> str:
+    try:
+        return psycopg.errors.lookup(sqlstate).__name__
+    except KeyError:
+        return "an error without a name"
+
+
+def _kind(sqlstate: str, primary: str) -> ErrorKind:
     for which, pattern, kind in _SAID:
-        if which == code and pattern.search(said):
+        if which == sqlstate and pattern.search(primary):
             return kind
-    return KINDS.get(code) or KINDS.get(code[:2]) or ErrorKind.SOURCE_ERROR
+    return KINDS.get(sqlstate) or KINDS.get(sqlstate[:2]) or ErrorKind.SOURCE_ERROR
 
 
-def _kind_without_code(error: psycopg.Error) -> ErrorKind:
-    if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return ErrorKind.SOURCE_ERROR
-    _, fatal, said = str(error).partition("FATAL:")
-    if fatal:
-        for pattern, kind in _REFUSED:
-            if pattern.search(said):
-                return kind
-    # "no password supplied" is libpq's own complaint, not the server's.
-    if "no password supplied" in str(error):
-        return ErrorKind.SOURCE_AUTHENTICATION
-    return ErrorKind.SOURCE_CONNECTION_FAILED
+def _kind_of_words(said: str) -> ErrorKind:
+    _, fatal, refusal = said.partition("FATAL:")
+    kinds = _REFUSED if fatal else _WORDS
+    found = (kind for pattern, kind in kinds if pattern.search(refusal or said))
+    return next(found, ErrorKind.SOURCE_CONNECTION_FAILED)
 
 
-def _remedy(error: psycopg.Error) -> str | None:
-    return next((remedy for pattern, remedy in _REMEDIES if pattern.search(str(error))), None)
+def _remedy(said: str) -> str | None:
+    return next((remedy for pattern, remedy in _REMEDIES if pattern.search(said)), None)

@@ -10,15 +10,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from penstock.config.table_sync_copy import TableSyncCopy
 from penstock.errors import ErrorKind, SourceError
 from penstock.model.table import ReplicaIdentity, TableName, quote_identifier
 from penstock.postgres import query
 from penstock.postgres.connection import Connection, SourceAddress, connect, source_errors
+from penstock.postgres.privilege import obstacles
 from penstock.postgres.publication import PublishedTable, published_tables
+from penstock.telemetry.log import get_logger
 
 APPLICATION_NAME = "penstock check"
 MIN_VERSION_MAJOR = 14
 """The first with ctid range scans."""
+_COPIES_ALL = TableSyncCopy()
 
 
 class Level(StrEnum):
@@ -26,6 +30,8 @@ class Level(StrEnum):
 
     ERROR = "error"
     """Replication cannot work."""
+    TABLE = "table"
+    """One table cannot be copied; the others can."""
     WARNING = "warning"
     """Replication works, but perhaps not as expected."""
 
@@ -43,7 +49,9 @@ class Finding:
     kind: ErrorKind = ErrorKind.SOURCE_ERROR
 
 
-def check_source(address: SourceAddress, publication: str, slots_needed: int) -> list[Finding]:
+def check_source(
+    address: SourceAddress, publication: str, slots_needed: int, table_sync_copy: TableSyncCopy = _COPIES_ALL
+) -> list[Finding]:
     """Check everything that can be checked; what depends on a failed check is left out."""
     try:
         connection = connect(address, application_name=APPLICATION_NAME)
@@ -54,15 +62,25 @@ def check_source(address: SourceAddress, publication: str, slots_needed: int) ->
             Finding("connection", ok=True, message=f"connected to {address}"),
             *_check_server(connection, slots_needed),
             _check_replication(address),
-            *_check_publication(connection, address.user, publication),
+            *_check_publication(connection, publication, table_sync_copy),
         ]
 
 
-def require_source(address: SourceAddress, publication: str, slots_needed: int) -> None:
-    """Raise the first error that `check_source` finds; warnings pass."""
-    for finding in check_source(address, publication, slots_needed):
-        if not finding.ok and finding.level is Level.ERROR:
+def require_source(
+    address: SourceAddress, publication: str, slots_needed: int, table_sync_copy: TableSyncCopy = _COPIES_ALL
+) -> None:
+    """Raise the first error that `check_source` finds, and log warnings.
+
+    A table that cannot be copied passes: its own copy is refused, if it still needs one.
+    """
+    for finding in check_source(address, publication, slots_needed, table_sync_copy):
+        if finding.ok or finding.level is Level.TABLE:
+            continue
+        if finding.level is Level.ERROR:
             raise SourceError(finding.message, kind=finding.kind, remedy=finding.remedy)
+        get_logger().warning(
+            "source is not as expected", check=finding.name, reason=finding.message, remedy=finding.remedy
+        )
 
 
 def _failed(name: str, error: SourceError) -> Finding:
@@ -128,50 +146,52 @@ def _check_replication(address: SourceAddress) -> Finding:
     return Finding("replication", ok=True, message=f"role {address.user} may open replication connections")
 
 
-def _check_publication(connection: Connection, role: str, publication: str) -> Iterator[Finding]:
+def _check_publication(connection: Connection, publication: str, table_sync_copy: TableSyncCopy) -> Iterator[Finding]:
     try:
         tables = published_tables(connection, publication)
     except SourceError as error:
         yield _failed("publication", error)
         return
     yield Finding("publication", ok=True, message=f"publication {publication} has {len(tables)} tables")
-    yield from _check_rights(connection, role, tables)
+    yield from _check_copied(publication, tables, table_sync_copy)
+    copied = [table for table in tables if table_sync_copy.copies(table.name, table.id)]
+    yield from _check_rights(connection, copied)
     yield from _check_identities(connection, publication, tables)
 
 
-def _check_rights(connection: Connection, role: str, tables: Sequence[PublishedTable]) -> Iterator[Finding]:
-    with source_errors("reading the role's rights"):
-        rows = connection.execute(query.load("table_rights"), {"tables": _oids(tables)}).fetchall()
-    grantee = quote_identifier(role)
-    denied = [
-        _denied(TableName(schema, name), grantee, may_use=may_use)
-        for _, schema, name, may_use, may_select, _ in rows
-        if not (may_use and may_select)
+def _check_copied(
+    publication: str, tables: Sequence[PublishedTable], table_sync_copy: TableSyncCopy
+) -> Iterator[Finding]:
+    for entry in table_sync_copy.unknown((table.name, table.id) for table in tables):
+        yield Finding(
+            "table_sync_copy",
+            ok=False,
+            message=f"pipeline.table_sync_copy lists {entry}, which publication {publication} does not have",
+            remedy="Correct it: tables are listed as schema.table, unquoted, or by oid; "
+            "of a partitioned table, what the publication has: its root, or its partitions.",
+            level=Level.WARNING,
+            kind=ErrorKind.CONFIG,
+        )
+
+
+def _check_rights(connection: Connection, tables: Sequence[PublishedTable]) -> Iterator[Finding]:
+    found = [
+        Finding(
+            obstacle.check,
+            ok=False,
+            message=obstacle.message,
+            remedy=obstacle.remedy,
+            level=Level.TABLE,
+            kind=ErrorKind.SOURCE_PERMISSION_DENIED,
+        )
+        for obstacle in obstacles(connection, tables)
     ]
-    hidden = [_hidden(TableName(schema, name), grantee) for _, schema, name, _, _, is_hidden in rows if is_hidden]
-    yield from denied or [Finding("select", ok=True, message=f"role {role} may read every table")]
-    yield from hidden or [Finding("row_security", ok=True, message="no row-level security hides rows")]
-
-
-def _denied(table: TableName, grantee: str, *, may_use: bool) -> Finding:
-    usage = "" if may_use else f"grant usage on schema {quote_identifier(table.schema)} to {grantee}; "
-    return Finding(
-        "select",
-        ok=False,
-        message=f"role {grantee} may not read table {table}",
-        remedy=f"{usage}grant select on {table.quoted} to {grantee};",
-        kind=ErrorKind.SOURCE_PERMISSION_DENIED,
-    )
-
-
-def _hidden(table: TableName, grantee: str) -> Finding:
-    return Finding(
-        "row_security",
-        ok=False,
-        message=f"row-level security may hide rows of table {table} from role {grantee}: a copy would miss them",
-        remedy=f"alter role {grantee} with bypassrls;",
-        kind=ErrorKind.SOURCE_PERMISSION_DENIED,
-    )
+    yield from found
+    failed = {finding.name for finding in found}
+    if "select" not in failed:
+        yield Finding("select", ok=True, message=f"role {connection.info.user} may read every table that is copied")
+    if "row_security" not in failed:
+        yield Finding("row_security", ok=True, message="no row-level security hides rows")
 
 
 def _check_identities(connection: Connection, publication: str, tables: Sequence[PublishedTable]) -> Iterator[Finding]:

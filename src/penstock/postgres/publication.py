@@ -51,6 +51,13 @@ def published_tables(connection: Connection, publication: str) -> tuple[Publishe
     )
 
 
+def publishes_every_change(connection: Connection, publication: str) -> bool:
+    """Whether the stream has all that touches a row: a publication may leave out updates, say."""
+    with source_errors(f"reading publication {publication}"):
+        row = connection.execute(query.load("publishes_every_change"), {"publication": publication}).fetchone()
+    return row == (True,)
+
+
 def _require_publication(connection: Connection, publication: str) -> None:
     with source_errors("listing publications"):
         names = [name for (name,) in connection.execute(query.load("publication_names")).fetchall()]

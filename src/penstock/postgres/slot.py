@@ -21,6 +21,7 @@ from penstock.postgres.connection import Connection, SourceAddress, as_source_er
 
 PLUGIN = "pgoutput"
 _TERMINATE_WAIT_S = 5.0
+_FAILOVER_SINCE = 170000
 # A WAL page begins with a header, the first page of a segment file with a longer one.
 _PAGE_BYTES, _SHORT_HEADER, _LONG_HEADER = 8192, 24, 40
 
@@ -78,12 +79,16 @@ def _invalidation(shown: dict[str, Any]) -> str | None:
     return "conflict" if shown.get("conflicting") else None
 
 
-def create_slot(connection: Connection, name: str) -> Lsn:
+def create_slot(connection: Connection, name: str, *, failover: bool = False) -> Lsn:
     """Create the slot on a replication connection, and return its consistent point.
 
-    Waits for the transactions that are open at the time. No snapshot is exported.
+    Waits for the transactions that are open at the time. No snapshot is exported. With `failover`, servers
+    that know it keep the slot on their standbys too.
     """
-    statement = f"CREATE_REPLICATION_SLOT {quote_identifier(name)} LOGICAL {PLUGIN} NOEXPORT_SNAPSHOT"
+    options = "NOEXPORT_SNAPSHOT"
+    if failover and connection.info.server_version >= _FAILOVER_SINCE:
+        options = "(SNAPSHOT 'nothing', FAILOVER)"
+    statement = f"CREATE_REPLICATION_SLOT {quote_identifier(name)} LOGICAL {PLUGIN} {options}"
     return run_create_slot(connection, name, statement)[0]
 
 

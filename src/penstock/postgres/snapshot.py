@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -18,7 +20,8 @@ from psycopg import sql
 from penstock.errors import ErrorKind, SourceError
 from penstock.model.lsn import Lsn
 from penstock.model.table import quote_identifier
-from penstock.postgres.connection import Connection, SourceAddress, as_source_error, connect
+from penstock.postgres import query
+from penstock.postgres.connection import Connection, SourceAddress, as_source_error, connect, source_errors
 from penstock.postgres.slot import PLUGIN, run_create_slot
 
 
@@ -31,11 +34,13 @@ class ExportedSnapshot:
         self._exporter: Connection | None = None
         self._point: Lsn | None = None
         self._name: str | None = None
+        self._taken_s = 0.0
 
     def __enter__(self) -> Self:
         self._exporter = connect(self._address, application_name=self._application_name, replication=True)
         try:
             self._point, self._name = _export(self._exporter)
+            self._taken_s = time.monotonic()
         except BaseException:
             self._exporter.close()
             raise
@@ -60,6 +65,11 @@ class ExportedSnapshot:
         return self._name
 
     @property
+    def age_s(self) -> float:
+        """For how long the source has kept what it would otherwise vacuum; 0 before it is taken."""
+        return 0.0 if self._name is None else time.monotonic() - self._taken_s
+
+    @property
     def consistent_point(self) -> Lsn:
         """The position: of every transaction that commits before it, all is in the snapshot, of the others nothing."""
         assert self._point is not None, "the snapshot is not open"
@@ -72,6 +82,61 @@ def _export(connection: Connection) -> tuple[Lsn, str]:
     point, name = run_create_slot(connection, slot, statement)
     assert name is not None
     return point, name
+
+
+class SessionSnapshot:
+    """A snapshot without a position, from entering to leaving: any role can take one, and it costs no slot."""
+
+    def __init__(self, address: SourceAddress, *, application_name: str) -> None:
+        self._address = address
+        self._application_name = application_name
+        self._exporter: Connection | None = None
+        self._name = ""
+
+    def __enter__(self) -> Self:
+        self._exporter = connect(self._address, application_name=self._application_name)
+        try:
+            with source_errors("exporting a snapshot"):
+                self._exporter.execute("begin transaction isolation level repeatable read, read only")
+                row = self._exporter.execute("select pg_catalog.pg_export_snapshot()").fetchone()
+        except BaseException:
+            self._exporter.close()
+            raise
+        assert row is not None
+        self._name = row[0]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._exporter is not None
+        self._exporter.close()
+
+    @property
+    def name(self) -> str:
+        """What `import_snapshot` takes."""
+        assert self._name, "the snapshot is not open"
+        return self._name
+
+    def sessions(self, application_name: str) -> Sessions:
+        """Count sessions of our role: those of a name, and exporters like this one that began later."""
+        assert self._exporter is not None, "the snapshot is not open"
+        with source_errors("counting the readers of a snapshot"):
+            # Without it a transaction sees for ever what it saw first.
+            self._exporter.execute("select pg_catalog.pg_stat_clear_snapshot()")
+            row = self._exporter.execute(query.load("sessions"), {"named": application_name}).fetchone()
+        assert row is not None
+        return Sessions(*row)
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Who else is there."""
+
+    named: int
+    """Sessions of the name asked for."""
+    newer: int
+    """Sessions of our own name that began after ours."""
 
 
 def import_snapshot(connection: Connection, name: str) -> None:

@@ -12,7 +12,7 @@ from penstock.model.policy import ValuePolicies
 from penstock.model.table import Column, Kind, PgType, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.postgres.catalog import describe_table, describe_types
 from penstock.postgres.connection import SourceAddress, connect
-from penstock.receiver.assembly import LoggedRelation
+from penstock.receiver.decoder import LoggedRelation
 from penstock.wire.pgoutput import RelationColumn, RelationMessage
 
 _DROPPED = PgType("a type that was dropped", Kind.TEXT)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.changelog.retention import Retention
 from penstock.model.lsn import Lsn
 from penstock.model.policy import ValuePolicies
 from penstock.model.special import SpecialValues
@@ -30,10 +31,20 @@ class ReceiverSettings:
     max_bytes: int = 64 << 20
     max_fill_ms: int = 1000
     max_log_bytes: int = 10 << 30
+    max_memory_bytes: int = 512 << 20
+    keep_ms: int = 0
+    keep_bytes: int = 0
     acknowledges_staged: bool = False
     status_interval_s: float = 0.5
     """How often the server hears of us and, when it is silent, is asked where it stands."""
+    heartbeat_s: float = 0.0
+    """How often a small transaction is made on the source; 0 for never."""
     failpoints: str = ""
+
+    @property
+    def retention(self) -> Retention:
+        """What the log keeps beyond need."""
+        return Retention(self.keep_ms, self.keep_bytes, self.max_log_bytes)
 
     def to_line(self) -> bytes:
         """Return the settings as the first line of input."""
@@ -58,6 +69,7 @@ class Command:
 
     acknowledge: Lsn
     trim: Lsn
+    """Changes from here on are needed; what is before it stays only as long as the retention says."""
 
     def to_line(self) -> bytes:
         """Return the command as a line."""

@@ -65,9 +65,7 @@ TRANSITIONS: tuple[Transition, ...] = (
 
 _ALLOWED = {(transition.before, transition.after): transition for transition in TRANSITIONS}
 
-_RESUMES_AS: dict[type[Phase], type[Init | FinishedCopy]] = {
-    # A copy's snapshot dies with its session, so a copy that was under way starts from nothing.
-    DataSync: Init,
+_RESUMES_AS: dict[type[Phase], type[FinishedCopy]] = {
     # The hand-over lives in memory; what is stored below it is the finished copy.
     SyncWait: FinishedCopy,
     Catchup: FinishedCopy,
@@ -93,6 +91,9 @@ def setters(before: type[Phase] | None, after: type[Phase]) -> frozenset[Setter]
 
 def after_restart(phase: Phase) -> Phase:
     """Return the phase that a table resumes in when its process starts anew."""
+    # A copy's snapshot dies with its session: one that cannot go on with another starts from nothing.
+    if isinstance(phase, DataSync) and phase.outline is None:
+        return Init()
     resumed = _RESUMES_AS.get(type(phase))
     return resumed() if resumed else phase
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from penstock.model.lsn import Lsn
 from penstock.model.phase import Errored, Phase
+from penstock.model.table import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class Need:
     watermark: Lsn | None
     """None while it waits for a snapshot: that will be later than anything received so far, so the
     table holds nothing back. From just before its snapshot is taken it has one."""
+    table: TableName | None = None
+    """Whose need it is, where that is to be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +33,23 @@ class Positions:
 
     acknowledge: Lsn
     trim: Lsn
+    held_by: tuple[Need, ...] = ()
+    """Those whose need keeps `trim` from moving to the end of the log."""
 
 
 def positions(
     needs: Iterable[Need], durable: Lsn, *, acknowledges_staged: bool, keeps_errored: bool = True
 ) -> Positions:
     """Return how far to acknowledge and to trim, with the log durable up to `durable`."""
-    followed, kept = durable, durable
+    followed = kept = durable
+    held_by: list[Need] = []
     for need in needs:
-        if need.watermark is None:
+        if need.watermark is None or (isinstance(need.phase, Errored) and not keeps_errored):
             continue
         if not isinstance(need.phase, Errored):
             followed = min(followed, need.watermark)
-            kept = min(kept, need.watermark)
-        elif keeps_errored:
-            kept = min(kept, need.watermark)
-    return Positions(acknowledge=durable if acknowledges_staged else followed, trim=kept)
+        if need.watermark < kept:
+            kept, held_by = need.watermark, []
+        if need.watermark == kept < durable:
+            held_by.append(need)
+    return Positions(durable if acknowledges_staged else followed, kept, tuple(held_by))

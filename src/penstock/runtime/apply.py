@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from penstock import failpoint
 from penstock.contract import Destination, Positioned
@@ -19,7 +20,7 @@ from penstock.model.lsn import Lsn
 from penstock.model.phase import Catchup, SyncWait
 from penstock.model.table import TableId
 from penstock.receiver.settings import Command
-from penstock.replication.progress import positions
+from penstock.replication.progress import Need, Positions, positions
 from penstock.runtime.failure import FailurePolicy
 from penstock.runtime.tables import Tables, TableState
 from penstock.spark.changes import LogEvents, LogView
@@ -76,6 +77,8 @@ class ApplyWorker:
         self._pool = ThreadPoolExecutor(parallel_tables, thread_name_prefix="apply")
         self._under_way: dict[frozenset[TableId], Future[None]] = {}
         self._is_positioned = isinstance(applier.destination, Positioned)
+        self.held_by: tuple[Need, ...] = ()
+        """Those that the log still waits for."""
 
     def wake(self) -> None:
         """Look at the log now: there is something new."""
@@ -186,14 +189,18 @@ class ApplyWorker:
                 future.result()
 
     def _acknowledge(self) -> None:
-        found = positions(
-            self._tables.needs(),
-            self._reader.end_lsn,
-            acknowledges_staged=self._acknowledges_staged,
-            # Half a log is what stopped tables may claim: they must never fill it and so stop the others.
-            keeps_errored=self._reader.size_bytes < self._max_log_bytes // 2,
-        )
+        found = self._positions()
+        self.held_by = found.held_by
         self._tables.persist()
         failpoint.hit("apply.before_acknowledge")
         self._send(Command(found.acknowledge, found.trim))
         self._reader.forget(found.trim)
+
+    def _positions(self) -> Positions:
+        needs, end = self._tables.needs(), self._reader.end_lsn
+        decide = partial(positions, needs, end, acknowledges_staged=self._acknowledges_staged)
+        found = decide()
+        # Forgotten first: what the log only keeps for replay is no claim of anybody's.
+        self._reader.forget(found.trim)
+        # Half a log is what stopped tables may claim: they must never fill it and so stop the others.
+        return found if self._reader.size_bytes < self._max_log_bytes // 2 else decide(keeps_errored=False)

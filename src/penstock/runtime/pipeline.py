@@ -15,19 +15,20 @@ from penstock.config.pipeline import PipelineConfig
 from penstock.contract import Destination, Positioned, Store
 from penstock.errors import ErrorKind, PenstockError, StateError
 from penstock.model.lsn import NOWHERE, Lsn
-from penstock.model.phase import Errored, Init, Phase, Ready, TimedRetry
+from penstock.model.phase import DataSync, Errored, Init, Phase, Ready, TimedRetry
 from penstock.model.table import TableId
 from penstock.postgres.connection import connect
+from penstock.postgres.copy import BLOCK_BYTES
 from penstock.postgres.preflight import require_source
 from penstock.postgres.publication import PublishedTable, published_tables
 from penstock.postgres.slot import read_slot, source_position
 from penstock.receiver.settings import Command, ReceiverSettings
 from penstock.replication.life import after_restart
 from penstock.runtime.apply import Applier, ApplyWorker
-from penstock.runtime.copy import Copier
+from penstock.runtime.copy import Copier, CopySettings
 from penstock.runtime.failure import FailurePolicy
 from penstock.runtime.lock import lock_state_dir
-from penstock.runtime.report import PipelineReport, now, table_report, write_report
+from penstock.runtime.report import PipelineReport, held_back, now, table_report, write_report
 from penstock.runtime.source import SlotAndLog, source_address
 from penstock.runtime.supervisor import ReceiverSupervisor
 from penstock.runtime.sync import SyncSettings, TableSync
@@ -152,6 +153,10 @@ class Pipeline:
             acknowledged=str(self._command.acknowledge),
             received_events=self._received_events,
             tables=[table_report(state) for state in self._tables.all()],
+            log_held_by=held_back(self._apply.held_by),
+            log_keep_ms=self._config.log.keep_ms,
+            log_keep_bytes=self._config.log.keep_bytes,
+            snapshot_age_s=self._sync.snapshot_age_s,
         )
 
     def _own_session(self) -> LazySession:
@@ -186,28 +191,33 @@ class Pipeline:
             parallel_tables=_PARALLEL_TABLES,
             acknowledges_staged=config.ack == "staged",
         )
-        copier = Copier(
+        copier = Copier(self._copy_settings(), tables, self._destination, applier.view, self._spark)
+        settings = SyncSettings(
             self._address,
-            config.value_policies,
-            tables,
-            self._destination,
-            self._spark,
-            config.max_copy_connections_per_table,
+            config.publication_name,
+            config.max_table_sync_workers,
+            _APPLY_BYTES,
+            config.initial_copy.max_snapshot_age_ms / 1000,
+            config.table_sync_copy.copies,
         )
-        settings = SyncSettings(self._address, config.publication_name, config.max_table_sync_workers, _APPLY_BYTES)
         self._sync = TableSync(settings, tables, applier, copier, failures)
 
     def _check_source(self) -> tuple[PublishedTable, ...]:
         with closing(connect(self._address, application_name="penstock check")) as connection:
             has_slot = read_slot(connection, self._config.id.slot_name).exists
             # One for a temporary slot while a snapshot is taken, and our own.
-            require_source(self._address, self._config.publication_name, slots_needed=1 if has_slot else 2)
+            require_source(
+                self._address, self._config.publication_name, 1 if has_slot else 2, self._config.table_sync_copy
+            )
             return published_tables(connection, self._config.publication_name)
 
     def _open_log(self) -> LogReader:
-        source = SlotAndLog(self._address, self._config.id.slot_name, self._state_dir / "log")
+        source = SlotAndLog(
+            self._address, self._config.id.slot_name, self._state_dir / "log", self._config.failover_slot
+        )
         states = self._tables.store.get_table_replication_states()
-        may_create = all(isinstance(after_restart(phase), Init) for phase in states.values())
+        # A copy that was under way can start again; a table that was followed must not skip what a new slot lacks.
+        may_create = all(isinstance(after_restart(phase), Init | DataSync) for phase in states.values())
         try:
             return source.open(may_create=may_create)
         except PenstockError as error:
@@ -236,6 +246,8 @@ class Pipeline:
 
     def _recover(self, table: TableId, phase: Phase, stored: Lsn | None) -> tuple[Phase, Lsn | None]:
         """Return where a table really stands: what the destination committed counts before what was noted."""
+        if isinstance(phase, DataSync):
+            return self._recover_copy(phase)
         if isinstance(phase, Init) or not isinstance(self._destination, Positioned):
             return phase, None if isinstance(phase, Init) else stored
         committed = self._destination.watermark(table)
@@ -244,6 +256,24 @@ class Pipeline:
             return Init(), None
         known = [position for position in (committed, stored) if position is not None]
         return phase, max(known, default=None)
+
+    def _recover_copy(self, phase: DataSync) -> tuple[Phase, Lsn | None]:
+        """Return where an interrupted copy goes on from: from nothing, if the log lacks what happened since."""
+        outline = phase.outline
+        if outline is None or outline.since < self._reader.start_lsn:
+            return Init(), None
+        return phase, outline.since
+
+    def _copy_settings(self) -> CopySettings:
+        config = self._config
+        return CopySettings(
+            self._address,
+            config.publication_name,
+            config.value_policies,
+            config.max_copy_connections_per_table,
+            part_blocks=max(config.initial_copy.commit_bytes // BLOCK_BYTES, 1),
+            max_snapshot_age_s=config.initial_copy.max_snapshot_age_ms / 1000,
+        )
 
     def _receiver_settings(self) -> ReceiverSettings:
         config = self._config
@@ -256,7 +286,11 @@ class Pipeline:
             max_bytes=config.batch.max_bytes,
             max_fill_ms=config.batch.max_fill_ms,
             max_log_bytes=config.log.max_bytes,
+            keep_ms=config.log.keep_ms,
+            keep_bytes=config.log.keep_bytes,
             acknowledges_staged=config.ack == "staged",
+            max_memory_bytes=config.receiver.max_memory_bytes,
+            heartbeat_s=config.receiver.heartbeat_ms / 1000,
             failpoints=self._failpoints,
         )
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from penstock.model.phase import Errored, TimedRetry
+from penstock.model.phase import DataSync, Errored, Init, TimedRetry
+from penstock.replication.progress import Need
+from penstock.runtime.progress import CopyProgress
 from penstock.runtime.tables import TableState
 
 REPORT_FILE_NAME = "status.json"
@@ -30,6 +32,29 @@ class TableReport:
     error: str | None = None
     solution: str | None = None
     next_retry: str | None = None
+    failures: int = 0
+    """In a row."""
+    copied_bytes: int = 0
+    """Of the source's table, on its disk."""
+    total_bytes: int | None = None
+    """How large that was when the copy began; this and what follows is None unless this process copied the table."""
+    copied_percent: float | None = None
+    """Of the bytes: the source knows them exactly, and its rows only about."""
+    rows_per_second: float | None = None
+    """None when the table is not being copied, and was not copied to the end either."""
+    seconds_left: float | None = None
+    """None when nothing is left to wait for, and while nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """Why the log is as long as it is: a table that still needs it."""
+
+    table: str
+    phase: str
+    watermark: str
+    others: int = 0
+    """How many more tables stand at the same position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +69,19 @@ class PipelineReport:
     receiver_error: str | None
     is_log_full: bool
     log_start: str
+    """From here on a table needs it; there may be more, kept for replay."""
     log_end: str
     log_bytes: int
+    """Of what is needed."""
     acknowledged: str
     received_events: int
     tables: Sequence[TableReport]
+    log_held_by: HeldBack | None = None
+    """None when every table has all of it."""
+    log_keep_ms: int = 0
+    log_keep_bytes: int = 0
+    snapshot_age_s: float | None = None
+    """Of the oldest snapshot that is held on the source, which cannot vacuum what is younger; None when none is."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data."""
@@ -65,13 +98,40 @@ def table_report(state: TableState) -> TableReport:
         name=str(state.name),
         phase=phase.kind,
         watermark=str(state.watermark) if state.watermark is not None else None,
-        copied_rows=state.copied_rows(),
-        estimated_rows=state.estimated_rows,
+        copied_rows=state.copy.rows if state.copy else 0,
+        estimated_rows=state.copy.estimated_rows if state.copy else None,
         applied_events=state.applied_events,
         error=errored.reason if errored else None,
         solution=errored.solution if errored else None,
         next_retry=policy.next_retry.isoformat() if isinstance(policy, TimedRetry) else None,
+        failures=state.attempts,
+        **(_copy_fields(state, state.copy) if state.copy else {}),
     )
+
+
+def _copy_fields(state: TableState, copy: CopyProgress) -> dict[str, Any]:
+    is_copying = isinstance(state.phase, DataSync)
+    is_copied = not isinstance(state.phase, Init | DataSync | Errored)
+    left_s = copy.seconds_left if is_copying else None
+    return {
+        "copied_bytes": copy.total_bytes if is_copied else copy.bytes,
+        "total_bytes": copy.total_bytes,
+        "copied_percent": 100.0 if is_copied else round(copy.percent, 1),
+        "rows_per_second": round(copy.rows_per_second, 1) if is_copying or is_copied else None,
+        "seconds_left": None if left_s is None else round(left_s, 1),
+    }
+
+
+def read_table_report(data: Mapping[str, Any]) -> TableReport:
+    """Rebuild a table's report from plain data: of an older version it has less, of a newer one more."""
+    known = {field.name for field in fields(TableReport)}
+    return TableReport(**{name: value for name, value in data.items() if name in known})
+
+
+def held_back(holders: Sequence[Need]) -> HeldBack | None:
+    """Return who holds the log back, by the name that sorts first."""
+    named = sorted((str(need.table), need.phase.kind, str(need.watermark)) for need in holders)
+    return HeldBack(*named[0], others=len(named) - 1) if named else None
 
 
 def now() -> str:

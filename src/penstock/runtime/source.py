@@ -3,42 +3,66 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from penstock.changelog.folder import Folder
 from penstock.changelog.reader import LogReader, read_header
 from penstock.changelog.writer import create_log
-from penstock.config.connection import PgConnectionConfig
-from penstock.errors import ErrorKind, LogDamagedError, SourceError
+from penstock.config.connection import PgConnectionConfig, is_pem
+from penstock.errors import ErrorKind, LogDamagedError, PenstockError, SourceError
 from penstock.model.lsn import Lsn
 from penstock.postgres.connection import SourceAddress, connect, source_errors
 from penstock.postgres.slot import SlotState, create_slot, drop_slot, read_slot
 
 
 def source_address(config: PgConnectionConfig, state_dir: Path) -> SourceAddress:
-    """Return where the source is. Certificates given as text are put into a file, where libpq can read them."""
+    """Return where the source is. Certificates and keys given as text are put into files, where libpq can read them."""
     tls = config.tls
-    certificates = tls.trusted_root_certs
-    if certificates and "-----BEGIN" in certificates:
-        path = state_dir / "trusted_root_certs.pem"
-        path.write_text(certificates)
-        certificates = str(path)
+    trusted = _as_file(tls.trusted_root_certs, state_dir / "trusted_root_certs.pem")
     return SourceAddress(
         host=config.host,
         port=config.port,
         dbname=config.name,
         user=config.username,
-        password=config.password.get_secret_value() if config.password else None,
+        password=_revealed(config.password),
         sslmode=tls.mode if tls.enabled else "prefer",
-        sslrootcert=(certificates or "system") if tls.enabled else None,
+        sslrootcert=(trusted or _trusted_by_default(tls.mode)) if tls.enabled else None,
+        sslcert=_as_file(tls.client_cert, state_dir / "client_cert.pem"),
+        sslkey=_as_file(_revealed(tls.client_key), state_dir / "client_key.pem"),
         hostaddr=config.hostaddr,
         connect_timeout_s=math.ceil(config.connect_timeout_s),
         keepalives_idle_s=config.keepalive.idle_secs,
         keepalives_interval_s=config.keepalive.interval_secs,
         keepalives_count=config.keepalive.retries,
     )
+
+
+def _revealed(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None
+
+
+def _trusted_by_default(mode: str) -> str | None:
+    """Return `system` where names are checked; libpq refuses it elsewhere, as public authorities vouch for anyone."""
+    return "system" if mode == "verify-full" else None
+
+
+def _as_file(given: str | None, path: Path) -> str | None:
+    """Return the path of a certificate or key; text is put there, whole at any moment and for our eyes only."""
+    if given is None or not is_pem(given):
+        return given
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:  # of mode 0600
+            file.write(given)
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise PenstockError(f"{path} cannot be written: {error.strerror}", kind=ErrorKind.LOG_IO) from None
+    return str(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +72,7 @@ class SlotAndLog:
     address: SourceAddress
     slot: str
     log: Path
+    failover: bool = True
 
     def open(self, *, may_create: bool) -> LogReader:
         """Return a reader of the log, creating slot and log where `may_create`.
@@ -86,7 +111,7 @@ class SlotAndLog:
             )
         Folder(self.log.parent).remove(self.log.name)  # the log of a slot that is gone
         with closing(connect(self.address, application_name="penstock setup", replication=True)) as connection:
-            create_slot(connection, self.slot)
+            create_slot(connection, self.slot, failover=self.failover)
         with closing(connect(self.address, application_name="penstock setup")) as connection:
             return read_slot(connection, self.slot)
 

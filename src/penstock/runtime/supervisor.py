@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -39,6 +40,8 @@ class ReceiverSupervisor:
         self._log = get_logger(worker="receiver")
         self._process: subprocess.Popen[bytes] | None = None
         self._command = Command(NOWHERE, NOWHERE)
+        self._is_told = False
+        self._started_at: float | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="receiver-supervisor", daemon=True)
@@ -67,7 +70,7 @@ class ReceiverSupervisor:
     def send(self, command: Command) -> None:
         """Tell the receiver how far to acknowledge and what the log may forget."""
         with self._lock:
-            if command == self._command:
+            if command == self._command and self._is_told:
                 return
             self._command = command
             self._tell(self._process)
@@ -86,11 +89,11 @@ class ReceiverSupervisor:
     def _run(self) -> None:
         pause, healthy_since = _FIRST_PAUSE_S, time.monotonic()
         while not self._stopping.is_set():
-            started = time.monotonic()
             error = self._run_once()
             if self._stopping.is_set():
                 return
-            if time.monotonic() - started > _LONGEST_PAUSE_S:
+            # A start that takes its time to fail is no sign of health.
+            if self._started_at is not None and time.monotonic() - self._started_at > _LONGEST_PAUSE_S:
                 pause, healthy_since = _FIRST_PAUSE_S, time.monotonic()
             self.last_error = error
             if error.retry is not Retry.TIMED or time.monotonic() - healthy_since > _PATIENCE_S:
@@ -102,6 +105,7 @@ class ReceiverSupervisor:
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     def _run_once(self) -> PenstockError:
+        self._started_at = None
         try:
             process = self._spawn()
         except OSError as failure:
@@ -125,9 +129,13 @@ class ReceiverSupervisor:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(self._settings.to_line())
+            process.stdin.flush()
+        os.set_blocking(process.stdin.fileno(), False)
         with self._lock:
             self._process = process
-            self._write(process.stdin, self._settings.to_line())
             self._tell(process)
         if self._stopping.is_set():
             self._close_input(process)
@@ -140,24 +148,30 @@ class ReceiverSupervisor:
             case "log_full" | "log_has_room":
                 self.is_log_full = event["event"] == "log_full"
                 self._log.warning("change log is full" if self.is_log_full else "change log has room again")
+            case "heartbeat_failed":
+                self._log.warning("heartbeat failed", message=event["message"])
             case "failed":
                 return SourceError(event["message"], kind=ErrorKind(event["kind"]), remedy=event["remedy"])
             case name:
                 self.last_error = None
+                self._started_at = self._started_at or time.monotonic()
+                if event.get("fallback"):
+                    self._log.warning("libpq reads the stream, which is slower", reason=event["fallback"])
                 self._log.info("receiver " + name, end_lsn=event["end_lsn"])
         return None
 
     def _tell(self, process: subprocess.Popen[bytes] | None) -> None:
-        if process is not None:
-            self._write(process.stdin, self._command.to_line())
+        """Say the command without waiting: one that a stuck receiver's pipe does not take is said again later."""
+        self._is_told = process is not None and self._write(process.stdin, self._command.to_line())
 
     @staticmethod
-    def _write(pipe: IO[bytes] | None, line: bytes) -> None:
+    def _write(pipe: IO[bytes] | None, line: bytes) -> bool:
         assert pipe is not None
-        # It died or is being stopped: whoever starts it next tells it all again.
-        with contextlib.suppress(BrokenPipeError, ValueError):
-            pipe.write(line)
-            pipe.flush()
+        # It died or is being stopped: whoever starts it next tells it all again. A pipe takes short lines whole or not.
+        with contextlib.suppress(BrokenPipeError, BlockingIOError, ValueError):
+            os.write(pipe.fileno(), line)
+            return True
+        return False
 
     def _close_input(self, process: subprocess.Popen[bytes]) -> None:
         with self._lock:

@@ -1,12 +1,14 @@
 """Table-sync workers: copy tables as of one snapshot per wave, then catch up with the apply worker.
 
 A wave is the set of tables that wait to be copied when a snapshot is taken. They share it, so a fresh
-pipeline's first state is consistent across tables. The snapshot lives until the wave's last copy ends.
+pipeline's first state is consistent across tables. The snapshot lives until the wave's last copy ends, or
+until it is too old: the source cannot vacuum meanwhile. What is left then belongs to the next wave.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,7 +16,7 @@ from penstock import failpoint
 from penstock.errors import ErrorKind, PenstockError
 from penstock.model.lsn import Lsn
 from penstock.model.phase import Catchup, DataSync, Errored, FinishedCopy, Init, Ready, SyncDone, SyncWait
-from penstock.model.table import TableId
+from penstock.model.table import TableId, TableName
 from penstock.postgres.connection import SourceAddress, connect
 from penstock.postgres.publication import PublishedTable, published_tables
 from penstock.postgres.slot import source_position
@@ -26,7 +28,6 @@ from penstock.runtime.tables import Tables, TableState
 from penstock.telemetry.log import get_logger
 
 _RECONCILE_S = 5.0  # how soon a change of the publication is noticed
-_LOG_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,9 @@ class SyncSettings:
     max_workers: int
     max_bytes: int
     """How much of the log is applied at once."""
+    max_snapshot_age_s: float
+    is_copied: Callable[[TableName, TableId], bool] = lambda name, id_: True  # noqa: ARG005
+    """Whether a table is copied; one that is not begins empty."""
 
 
 class TableSync:
@@ -57,6 +61,12 @@ class TableSync:
         self._catching_up: set[TableId] = set()
         self._stopping = threading.Event()
         self._snapshot: ExportedSnapshot | None = None
+
+    @property
+    def snapshot_age_s(self) -> float | None:
+        """For how long the snapshot of the wave under way has been held; None when there is none."""
+        snapshot = self._snapshot
+        return None if snapshot is None else snapshot.age_s
 
     def stop(self) -> None:
         """Start no more copies, cancel those under way, and let waiting workers go."""
@@ -79,7 +89,7 @@ class TableSync:
         try:
             published = self._reconcile()
             self._catch_up_copied()
-            waiting = [published[state.id] for state in self._tables.in_phase(Init) if state.id in published]
+            waiting = [published[state.id] for state in self._uncopied() if state.id in published]
             if waiting:
                 self._run_wave(waiting)
         except PenstockError as error:
@@ -89,7 +99,11 @@ class TableSync:
         self._tables.wait_for(self._has_work, _RECONCILE_S)
 
     def _has_work(self) -> bool:
-        return self._stopping.is_set() or bool(self._tables.in_phase(Init)) or bool(self._copied())
+        return self._stopping.is_set() or bool(self._uncopied()) or bool(self._copied())
+
+    def _uncopied(self) -> list[TableState]:
+        """Return the tables to copy: between waves, one that is being copied is one that was left unfinished."""
+        return self._tables.in_phase(Init, DataSync)
 
     def _reconcile(self) -> dict[TableId, PublishedTable]:
         """Take in tables that joined the publication, and forget those that left."""
@@ -105,69 +119,78 @@ class TableSync:
             if state.id in published and self._tables.has_rejoined(state.id, published[state.id].membership):
                 self._log.warning("table is published in another way, it is copied anew", table=str(state.name))
                 self._tables.restart_copy(state.id)
-        for state in self._tables.in_phase(Init, Ready, Errored):
+        for state in self._tables.in_phase(Init, DataSync, Ready, Errored):
             if state.id not in published:
                 self._log.info("table left the publication", table=str(state.name))
                 self._tables.remove(state.id)
         return published
 
     def _run_wave(self, waiting: list[PublishedTable]) -> None:
-        ids = [table.id for table in waiting]
+        # A copy that goes on needs the log from where it began.
+        fresh = [table.id for table in waiting if isinstance(self._tables.get(table.id).phase, Init)]
         # Before the snapshot is taken: a change made right after it must not be trimmed from the log meanwhile.
-        self._tables.hold(ids, self._applier.view.reader.end_lsn)
+        self._tables.hold(fresh, self._applier.view.reader.end_lsn)
         try:
             self._snapshot = ExportedSnapshot(self._settings.address, application_name="penstock snapshot")
             if self._stopping.is_set():
                 return
             with self._snapshot as snapshot:
                 self._log.info("snapshot taken", tables=len(waiting), position=str(snapshot.consistent_point))
-                self._tables.hold(ids, snapshot.consistent_point)
+                self._tables.hold(fresh, snapshot.consistent_point)
                 copies = [self._copies.submit(self._copy, table, snapshot) for table in waiting]
                 for copy in copies:
                     copy.result()
         finally:
             self._snapshot = None
-            self._tables.release(ids)
+            self._tables.release(fresh)
 
     def _copy(self, table: PublishedTable, snapshot: ExportedSnapshot) -> None:
-        if self._stopping.is_set():
+        if self._stopping.is_set() or snapshot.age_s > self._settings.max_snapshot_age_s:
             return
         try:
-            self._tables.enter(table.id, DataSync())
             failpoint.hit("table_sync.before_copy")
-            rows, watermark = self._copy_or_begin_empty(table, snapshot)
+            watermark = self._copy_or_begin_empty(table, snapshot)
+            if watermark is None:
+                self._log.info("snapshot is old, the copy goes on with another", table=str(table.name))
+                return
             failpoint.hit("table_sync.after_copy")
-            self._tables.hold([table.id], watermark)
-            self._tables.store.store_replication_progress({table.id: watermark})
-            self._tables.enter(table.id, FinishedCopy())
-            self._log.info("table is copied", table=str(table.name), rows=rows)
-            self._catch_up_copied()
+            self._finish_copy(table, watermark)
         except Exception as error:  # noqa: BLE001  # whatever it is, it stops this table and no other
             self._fail(table.id, error)
 
-    def _copy_or_begin_empty(self, table: PublishedTable, snapshot: ExportedSnapshot) -> tuple[int, Lsn]:
-        """Copy a table, and return its rows and watermark.
+    def _finish_copy(self, table: PublishedTable, watermark: Lsn) -> None:
+        self._tables.hold([table.id], watermark)
+        self._tables.store.store_replication_progress({table.id: watermark})
+        self._tables.enter(table.id, FinishedCopy())
+        progress = self._tables.get(table.id).copy
+        self._log.info("table is copied", table=str(table.name), rows=progress.rows if progress else 0)
+        self._catch_up_copied()
+
+    def _copy_or_begin_empty(self, table: PublishedTable, snapshot: ExportedSnapshot) -> Lsn | None:
+        """Copy a table, and return its watermark; None if the copy has to go on as of another snapshot.
 
         A table that is truncated again and again might never be copied in between. But a truncate that
         the log holds makes all that was before it irrelevant: from there the table can begin empty.
         """
+        if not self._settings.is_copied(table.name, table.id):
+            self._copier.begin_empty(table, snapshot, snapshot.consistent_point)
+            return snapshot.consistent_point
         try:
-            return self._copier.copy(table, snapshot), snapshot.consistent_point
+            return self._copier.copy(table, snapshot)
         except PenstockError as error:
-            if error.kind is not ErrorKind.SOURCE_SNAPSHOT_LOST:
+            since = self._tables.get(table.id).watermark
+            if error.kind is not ErrorKind.SOURCE_SNAPSHOT_LOST or since is None:
                 raise
-            truncated = self._last_truncate(table.id, snapshot.consistent_point)
+            truncated = self._last_truncate(table.id, since)
             if truncated is None:
                 raise
         self._copier.begin_empty(table, snapshot, truncated)
-        return 0, truncated
+        return truncated
 
     def _last_truncate(self, table: TableId, since: Lsn) -> Lsn | None:
         """Return the transaction that last truncated a table, once the log has come to the present."""
-        reader, now = self._applier.view.reader, source_position(self._settings.address)
-        while reader.end_lsn < now:
-            if self._stopping.wait(_LOG_POLL_S):
-                return None
+        reader = self._applier.view.reader
+        self._copier.wait_for_log(source_position(self._settings.address))
         truncates = reader.truncates(table, since, reader.end_lsn)
         return truncates[-1].position.commit_lsn if truncates else None
 
@@ -213,9 +236,9 @@ class TableSync:
 
     def _fail(self, table: TableId, error: Exception) -> None:
         if self._stopping.is_set():
-            return  # a cancelled copy is not the table's fault: it starts anew
+            return  # a cancelled copy is not the table's fault
         if isinstance(error, PenstockError) and error.kind is ErrorKind.SOURCE_SNAPSHOT_LOST:
-            self._log.warning("copy starts again", table=str(self._tables.name(table)), reason=error.message)
-            self._tables.restart_copy(table)
+            self._log.warning("snapshot is lost", table=str(self._tables.name(table)), reason=error.message)
+            self._tables.give_up_snapshot(table)
             return
         self._failures.fail(table, error)

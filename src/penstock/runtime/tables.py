@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from penstock.contract import Store
+from penstock.model.copying import CopyOutline
 from penstock.model.lsn import Lsn
-from penstock.model.phase import Errored, Init, Phase, Ready, SyncDone, TimedRetry
+from penstock.model.phase import DataSync, Errored, Init, Phase, Ready, SyncDone, TimedRetry
 from penstock.model.table import TableId, TableName, TableSchema
 from penstock.replication.life import after_restart, check_transition
 from penstock.replication.progress import Need
+from penstock.runtime.progress import CopyProgress
 
 
 @dataclass(slots=True)
@@ -26,8 +28,8 @@ class TableState:
     phase: Phase
     watermark: Lsn | None = None
     """All that committed before it is in the destination; of a table being copied, its snapshot's position."""
-    copied_rows: Callable[[], int] = lambda: 0  # replaced by the copy under way
-    estimated_rows: int | None = None
+    copy: CopyProgress | None = None
+    """None before this process copied it."""
     applied_events: int = 0
     attempts: int = 0
     """Failures in a row."""
@@ -126,6 +128,8 @@ class Tables:
                 self.enter(table, resumed)
             if isinstance(resumed, Init):
                 state.watermark = None
+            elif isinstance(resumed, DataSync) and resumed.outline:
+                state.watermark = resumed.outline.since
             elif committed is not None:
                 state.watermark = max(committed, state.watermark or committed)
             self.changed.notify_all()
@@ -151,6 +155,22 @@ class Tables:
             self.enter(table, Init())
             self._states[table].watermark = None
 
+    def give_up_snapshot(self, table: TableId) -> None:
+        """Put a table back in line, unless what is copied of it is of use with another snapshot."""
+        with self.changed:
+            phase = self._states[table].phase
+            if not isinstance(phase, DataSync) or phase.outline is None:
+                self.restart_copy(table)
+
+    def begin_copy(self, table: TableId, since: Lsn, outline: CopyOutline | None) -> None:
+        """Begin a copy as of a position, durably."""
+        with self.changed:
+            state = self._states[table]
+            if not isinstance(state.phase, Init):
+                self.enter(table, Init())
+            state.watermark = since
+            self.enter(table, DataSync(outline))
+
     def release(self, tables: Iterable[TableId]) -> None:
         """Let go of tables whose copy did not even start."""
         with self.changed:
@@ -158,11 +178,10 @@ class Tables:
                 if isinstance(self._states[table].phase, Init):
                     self._states[table].watermark = None
 
-    def start_copy(self, table: TableId, estimated_rows: int | None, copied_rows: Callable[[], int]) -> None:
+    def start_copy(self, table: TableId, progress: CopyProgress) -> None:
         """Note how a copy can be watched."""
         with self.changed:
-            state = self._states[table]
-            state.estimated_rows, state.copied_rows = estimated_rows, copied_rows
+            self._states[table].copy = progress
 
     def advance(self, table: TableId, watermark: Lsn, events: int = 0) -> bool:
         """Move a watermark forward in memory, unless the table has left; `persist` makes it durable."""
@@ -187,10 +206,10 @@ class Tables:
         if moved:
             self.store.store_replication_progress(moved)
 
-    def needs(self) -> Iterable[Need]:
+    def needs(self) -> list[Need]:
         """Return from where on each table needs the log."""
         with self.changed:
-            return [Need(state.phase, state.watermark) for state in self._states.values()]
+            return [Need(state.phase, state.watermark, state.name) for state in self._states.values()]
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait until something about the tables makes a condition true."""

@@ -6,7 +6,7 @@ import datetime as dt
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from penstock.changelog.entry import DataFile
 from penstock.changelog.reader import LogReader
-from penstock.changelog.segment import log_schema
+from penstock.changelog.rows import check_footer, log_schema, read_parquet, rows_of
 from penstock.contract import columns as log
 from penstock.errors import ErrorKind, SourceError
 from penstock.model.cell import UNCHANGED, Cell, OldRow, OldRowKind, TableRow, UpdatedRow
@@ -23,7 +23,6 @@ from penstock.model.event import Begin, Commit, Delete, Event, Insert, Relation,
 from penstock.model.lsn import Lsn, Position
 from penstock.model.policy import ValuePolicies
 from penstock.model.table import Column, TableId, TableSchema
-from penstock.wire.column import convert_column
 from penstock.wire.text import cell_values
 
 if TYPE_CHECKING:
@@ -37,6 +36,12 @@ class LogView:
     reader: LogReader
     policies: ValuePolicies
     spark: Callable[[], SparkSession]
+
+    def read(self, file: DataFile, schema: TableSchema) -> pa.Table:
+        """Read one table's changes from a data file."""
+        check_footer(self.reader.root, file)
+        read = self.reader.read_shared if file.is_shared else partial(read_parquet, self.reader.root)
+        return rows_of(read(file.path), file, schema, self.policies)
 
 
 @dataclass(frozen=True)
@@ -114,46 +119,31 @@ class LogChanges:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         spark = self.view.spark()
-        if any(file.problem for file in self.files):
-            return spark.createDataFrame(pa.Table.from_batches(self.arrow(), self._arrow_schema))
-        paths = [str(self.view.reader.root / file.path) for file in self.files]
-        frame = spark.read.schema(from_arrow_schema(self._arrow_schema)).parquet(*paths)
+        typed = [self._checked_path(file) for file in self.files if not _is_text(file)]
+        frame = spark.read.schema(from_arrow_schema(self._arrow_schema)).parquet(*typed) if typed else None
+        if len(typed) < len(self.files):
+            texts = spark.createDataFrame(pa.concat_tables(self._read(file) for file in self.files if _is_text(file)))
+            frame = texts if frame is None else frame.unionByName(texts)
+        assert frame is not None
         position = f.col(log.COMMIT_LSN)
         return frame.where((position >= int(self.start)) & (position < int(self.end)))
+
+    def _checked_path(self, file: DataFile) -> str:
+        """Return the path for Spark, which checks pages and no footers."""
+        check_footer(self.view.reader.root, file)
+        return str(self.view.reader.root / file.path)
 
     @property
     def _arrow_schema(self) -> pa.Schema:
         return log_schema(self.schema)
 
     def _read(self, file: DataFile) -> pa.Table:
-        table = pq.read_table(self.view.reader.root / file.path)
-        if file.problem:
-            table = self._convert(table)
-        return _with_schema(table, self._arrow_schema)
+        return _with_schema(self.view.read(file, self.schema), self._arrow_schema)
 
-    def _convert(self, text: pa.Table) -> pa.Table:
-        """Convert a file of values that their policy refused when it was written: it may have changed since."""
-        for column in self.schema.columns:
-            text = self._replace(text, log.stored_name(column.name), column)
-        for name, columns in ((log.KEY, self.schema.key), (log.BEFORE, self.schema.columns)):
-            if name in text.column_names:
-                index = text.column_names.index(name)
-                struct: Any = text.column(name).combine_chunks()
-                text = text.set_column(index, name, self._convert_struct(struct, columns))
-        return text
 
-    def _replace(self, table: pa.Table, name: str, column: Column) -> pa.Table:
-        index = table.column_names.index(name)
-        values = table.column(index).combine_chunks()
-        return table.set_column(index, name, convert_column(self.schema, column, values, self.view.policies))
-
-    def _convert_struct(self, struct: pa.StructArray, columns: Sequence[Column]) -> pa.StructArray:
-        names = [log.stored_name(column.name) for column in columns]
-        arrays = [
-            convert_column(self.schema, column, struct.field(name), self.view.policies)
-            for name, column in zip(names, columns, strict=True)
-        ]
-        return pa.StructArray.from_arrays(arrays, names=names, mask=struct.is_null())
+def _is_text(file: DataFile) -> bool:
+    """Whether the file's values are still text, which the driver converts: there are few of them."""
+    return file.is_shared or file.problem is not None
 
 
 def _with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:

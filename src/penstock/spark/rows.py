@@ -2,68 +2,40 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from penstock.contract import CopiedFile
 from penstock.errors import ErrorKind, PenstockError
 from penstock.model.cell import TableRow
 from penstock.model.lsn import Lsn
-from penstock.model.policy import ValuePolicies
 from penstock.model.table import TableSchema
-from penstock.postgres.connection import SourceAddress
-from penstock.postgres.copy import CopyRange, read_range
-from penstock.spark.parquet import describe_file
-from penstock.wire.column import arrow_schema
+from penstock.postgres.copy import Copied
+from penstock.spark.copy_plan import CopyPlan
+from penstock.spark.copy_task import TaskFailure, read_numbered, write_range
 from penstock.wire.text import cell_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_ROW_GROUP_ROWS = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class CopyPlan:
-    """What to read, from where, as of when: plain values, which travel to Spark tasks."""
-
-    address: SourceAddress
-    snapshot: str
-    schema: TableSchema
-    ranges: tuple[CopyRange, ...]
-    row_filter: str | None
-    policies: ValuePolicies
-    max_connections: int
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        """The columns that every range gives."""
-        return arrow_schema(self.schema)
-
-    def read(self, part: CopyRange) -> Iterator[pa.RecordBatch]:
-        """Read one range."""
-        return read_range(self.address, self.snapshot, self.schema, part, self.row_filter, self.policies)
-
 
 class CopyRows:
-    """All rows of one table as of one snapshot."""
+    """Rows of one table as of one snapshot: those of a plan's ranges."""
 
-    def __init__(self, plan: CopyPlan, watermark: Lsn, spark: Callable[[], SparkSession]) -> None:
+    def __init__(self, plan: CopyPlan, watermark: Lsn, spark: Callable[[], SparkSession], part: int = 0) -> None:
+        self.part = part
         self._plan = plan
         self._watermark = watermark
         self._spark = spark
         self._cancelled = threading.Event()
         self._job_group = f"penstock-copy-{uuid.uuid4().hex}"
-        self._counted: Callable[[], int] = lambda: 0  # replaced by the view that is used
+        self._counted: Callable[[], Copied] = Copied  # replaced by the view that is used
 
     @property
     def schema(self) -> TableSchema:
@@ -72,12 +44,12 @@ class CopyRows:
 
     @property
     def watermark(self) -> Lsn:
-        """The snapshot's position."""
+        """The position given."""
         return self._watermark
 
     @property
-    def copied_rows(self) -> int:
-        """How many rows were read so far."""
+    def copied(self) -> Copied:
+        """What was read so far, in whole ranges where Spark reads."""
         return self._counted()
 
     def cancel(self) -> None:
@@ -98,17 +70,14 @@ class CopyRows:
 
     def arrow(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows as record batches, read by this process, one range after the other."""
-        rows = 0
-
-        def count() -> int:
-            return rows
-
-        self._counted = count
+        copied = Copied()
+        self._counted = lambda: copied
         for part in self._plan.ranges:
             for batch in self._plan.read(part):
                 self._check()
-                rows += batch.num_rows
+                copied += Copied(batch.num_rows)
                 yield batch
+            copied += Copied(blocks=part.blocks)
 
     @property
     def frame(self) -> DataFrame:
@@ -120,7 +89,7 @@ class CopyRows:
         if not plan.ranges:
             return spark.createDataFrame([], schema)
         numbers = spark.range(0, len(plan.ranges), 1, self._tasks(spark))
-        return numbers.mapInArrow(partial(_read_numbered, plan), schema)
+        return numbers.mapInArrow(partial(read_numbered, plan), schema)
 
     def write_files(self, url: str, extra: Mapping[str, Any] | None = None) -> Sequence[CopiedFile]:
         """Let Spark tasks write the rows as Parquet below `url`, and return what they wrote."""
@@ -129,13 +98,13 @@ class CopyRows:
             return []
         spark = self._spark()
         context = spark.sparkContext
-        counter = context.accumulator(0)
-        self._counted = lambda: int(counter.value)
+        rows, blocks = context.accumulator(0), context.accumulator(0)
+        self._counted = lambda: Copied(int(rows.value), int(blocks.value))
         context.setJobGroup(self._job_group, f"copy of {self._plan.schema.name}", interruptOnCancel=True)
         self._check()  # once more: starting Spark takes seconds
         ranges = context.parallelize(self._plan.ranges, self._tasks(spark))
         written: list[CopiedFile | TaskFailure | None] = ranges.map(
-            partial(_write_range, self._plan, url, extra or {}, counter)
+            partial(write_range, replace(self._plan, ranges=()), url, extra or {}, rows, blocks)
         ).collect()
         self._check()
         for failure in written:
@@ -151,57 +120,3 @@ class CopyRows:
     def _check(self) -> None:
         if self._cancelled.is_set():
             raise PenstockError("the copy was cancelled", kind=ErrorKind.SOURCE_OPERATION_CANCELED)
-
-
-def _read_numbered(plan: CopyPlan, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in numbers:
-        numbered: list[int] = batch.column(0).to_pylist()  # type: ignore[assignment]
-        for number in numbered:
-            yield from plan.read(plan.ranges[number])
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFailure:
-    """An error on its way back from a task: raised there, Spark would turn it into text."""
-
-    kind: ErrorKind
-    message: str
-    remedy: str
-
-    @property
-    def error(self) -> PenstockError:
-        """The error, to be raised."""
-        return PenstockError(self.message, kind=self.kind, remedy=self.remedy)
-
-
-def _write_range(
-    plan: CopyPlan, url: str, extra: Mapping[str, Any], counter: Any, part: CopyRange
-) -> CopiedFile | TaskFailure | None:
-    """Write one range as one file; runs in a Spark task."""
-    path = Path(url) / f"part-{uuid.uuid4().hex}.parquet"
-    try:
-        rows = _write_file(path, plan, extra, part)
-    except PenstockError as error:
-        path.unlink(missing_ok=True)
-        return TaskFailure(error.kind, error.message, error.remedy)
-    counter.add(rows)
-    if not rows:
-        path.unlink()
-        return None
-    return describe_file(str(path), path.stat().st_size, pq.read_metadata(path))
-
-
-def _write_file(path: Path, plan: CopyPlan, extra: Mapping[str, Any], part: CopyRange) -> int:
-    schema = plan.arrow_schema
-    for name, value in extra.items():
-        schema = schema.append(pa.field(name, value.type))
-    rows = 0
-    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="snappy") as writer:
-        for batch in plan.read(part):
-            constants = [pa.repeat(value, batch.num_rows) for value in extra.values()]
-            writer.write_batch(pa.RecordBatch.from_arrays([*batch.columns, *constants], schema=schema), _ROW_GROUP_ROWS)
-            rows += batch.num_rows
-        writer.close()
-        file.flush()
-        os.fsync(file.fileno())
-    return rows

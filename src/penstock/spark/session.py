@@ -29,9 +29,37 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.1_2.13:4.4.0"
+ICEBERG_PACKAGE = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """What Spark needs in order to know a format of tables."""
+
+    package: str
+    extension: str
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+FORMATS: Mapping[str, TableFormat] = {
+    "delta": TableFormat(
+        DELTA_PACKAGE,
+        "io.delta.sql.DeltaSparkSessionExtension",
+        {
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",
+        },
+    ),
+    "iceberg": TableFormat(ICEBERG_PACKAGE, "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"),
+}
+"""Every format that Penstock writes, by the name of its destination."""
+
 # Spark brings these itself; leaving them out saves half of the download.
 _EXCLUDED = "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime"
 _ARTIFACT = re.compile(r"(?:.*_)?(?P<name>[A-Za-z][A-Za-z0-9.\-]*?(?:_\d[\d.]*)*)-\d[^/]*\.jar\Z")
+_LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\d+|\*)\])?")
+_TASK_ATTEMPTS = 4
+"""Spark's own default for clusters. A worker that is killed takes a task with it, and not the copy of a table."""
 _TAIL_BYTES = 2000
 
 
@@ -45,7 +73,10 @@ class SparkSettings:
     driver_memory: str = "2g"
     cache_dir: Path | None = None
     """Where resolved jars are kept; below the user's cache folder if not given."""
-    packages: tuple[str, ...] = (DELTA_PACKAGE,)
+    formats: tuple[str, ...] = ("delta",)
+    """Names in `FORMATS`: those whose tables the session reads or writes."""
+    packages: tuple[str, ...] = ()
+    """What it needs besides, as Maven coordinates."""
     log_file: Path | None = None
     """Where the JVM's own output goes; nowhere if not given."""
 
@@ -53,6 +84,11 @@ class SparkSettings:
     def is_local(self) -> bool:
         """Whether driver and executors are one JVM."""
         return self.master.startswith("local") and not self.master.startswith("local-cluster")
+
+    @property
+    def all_packages(self) -> tuple[str, ...]:
+        """The Maven coordinates of everything the session needs."""
+        return (*(FORMATS[name].package for name in self.formats), *self.packages)
 
 
 def open_session(settings: SparkSettings, app_name: str) -> SparkSession:
@@ -63,7 +99,7 @@ def open_session(settings: SparkSettings, app_name: str) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    jars = resolve_jars(settings.packages, settings.cache_dir)
+    jars = resolve_jars(settings.all_packages, settings.cache_dir)
     conf = SparkConf(loadDefaults=False).setAll(list(session_conf(settings, app_name, jars).items()))
     if SparkContext._active_spark_context is not None:  # noqa: SLF001  (there is no public question)
         raise StateError("Spark is already running in this process; stop its session first.")
@@ -81,24 +117,42 @@ def session_conf(settings: SparkSettings, app_name: str, jars: Sequence[Path] = 
     """Return every setting a session starts with, each with its reason here."""
     conf = {
         "spark.app.name": app_name,
-        "spark.master": settings.master,
+        "spark.master": _patient(settings.master),
         "spark.driver.memory": settings.driver_memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         # Postgres tells "Id" from "id", and so must we.
         "spark.sql.caseSensitive": "true",
+        # The change log's pages have checksums, which Spark does not look at unless told to.
+        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",
-        # Delta reads a table's log with 50 partitions by default: seconds per MERGE for nothing.
+        # What Spark hides from its logs and pages by itself, and what REST catalogs call their secrets.
+        "spark.redaction.regex": "(?i)secret|password|token|credential|access[.]?key",
+        **_format_conf(settings.formats),
+        # Delta reads a table's log with 50 partitions by default: seconds per statement for nothing.
         "spark.databricks.delta.snapshotPartitions": "1" if settings.is_local else "2",
         **(_LOCAL if settings.is_local else {}),
     }
     conf.update(settings.conf)
     # In one JVM the class path is enough; spark.jars would copy each file at every start.
     _append(conf, "spark.driver.extraClassPath" if settings.is_local else "spark.jars", jars, settings.is_local)
+    return conf
+
+
+def _patient(master: str) -> str:
+    """Let a task be tried as often in one JVM as in a cluster: there, `local[2]` would mean once."""
+    match = _LOCAL_MASTER.fullmatch(master)
+    return f"local[{match['cores'] or 1},{_TASK_ATTEMPTS}]" if match else master
+
+
+def _format_conf(names: Sequence[str]) -> dict[str, str]:
+    formats = [FORMATS[name] for name in names]
+    if not formats:
+        return {}
+    conf = {"spark.sql.extensions": ",".join(each.extension for each in formats)}
+    for each in formats:
+        conf.update(each.conf)
     return conf
 
 
@@ -112,19 +166,26 @@ _LOCAL = {
 }
 
 
-def resolve_jars(packages: Sequence[str] = (DELTA_PACKAGE,), cache_dir: Path | None = None) -> list[Path]:
+def resolve_jars(packages: Sequence[str], cache_dir: Path | None = None) -> list[Path]:
     """Return the packages' jars, fetching them from Maven the first time.
 
-    Safe in several processes at once: one resolves, the others wait for it.
+    Safe in several processes at once: one resolves, the others wait for it. Each package has its own folder, so that
+    pipelines with other packages share what they have in common.
     """
     root = (cache_dir or default_cache_dir()) / "jars"
-    folder = root / re.sub(r"[^A-Za-z0-9.\-]+", "_", "+".join(sorted(packages)))
+    jars = [jar for package in packages for jar in sorted(_package_folder(root, package).glob("*.jar"))]
+    # One that two packages bring is there once.
+    return list({jar.name: jar for jar in jars}.values())
+
+
+def _package_folder(root: Path, package: str) -> Path:
+    folder = root / re.sub(r"[^A-Za-z0-9.\-]+", "_", package)
     if not folder.is_dir():
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root / ".lock"):
             if not folder.is_dir():
-                _resolve_into(folder, packages)
-    return sorted(folder.glob("*.jar"))
+                _resolve_into(folder, [package])
+    return folder
 
 
 def _resolve_into(folder: Path, packages: Sequence[str]) -> None:

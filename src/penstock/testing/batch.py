@@ -45,8 +45,14 @@ class ArrowRows:
     """A copy's rows, from memory."""
 
     def __init__(
-        self, schema: TableSchema, rows: Sequence[Sequence[Cell]], watermark: Lsn, spark: Spark = no_spark
+        self,
+        schema: TableSchema,
+        rows: Sequence[Sequence[Cell]],
+        watermark: Lsn,
+        spark: Spark = no_spark,
+        part: int = 0,
     ) -> None:
+        self.part = part
         self._schema = schema
         self._watermark = watermark
         self._spark = spark

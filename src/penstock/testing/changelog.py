@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.changelog.segment import Change, Segment, Text, Transaction
+from penstock.changelog.segment import Segment
 from penstock.model.lsn import Lsn
 from penstock.model.table import Column, Kind, PgType, TableId, TableName, TableSchema
+from penstock.testing.assembly import Change, Text, Transaction, text_batch, transactions_batch
 
 INT8 = PgType("bigint", Kind.INT8)
 TEXT = PgType("text", Kind.TEXT)
@@ -23,10 +24,10 @@ def make_segment(
 ) -> Segment:
     """Return a segment with one transaction that inserts rows; uncommitted, it is a part of one."""
     segment = Segment()
-    segment.begin()
-    transaction = Transaction(Lsn(commit_lsn), 0, 7, end_lsn=Lsn(commit_lsn + 1))
-    for ordinal, values in enumerate(rows, start=1):
-        segment.add(two_column_table(table), 1, Change("I", values, transaction, ordinal))
+    transaction = Transaction(Lsn(commit_lsn), 0, 7, end_lsn=Lsn(commit_lsn + 1), changes=len(rows))
+    changes = [Change("I", values, transaction, ordinal) for ordinal, values in enumerate(rows, start=1)]
+    if changes:
+        segment.add_rows(two_column_table(table), 1, text_batch(two_column_table(table), changes))
     if is_committed:
-        segment.commit(transaction)
+        segment.add_transactions(transactions_batch([transaction]))
     return segment

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
+from numpy.typing import NDArray
 
 from penstock.model.special import SpecialValues
 from penstock.model.table import Kind, PgType
@@ -70,3 +72,15 @@ def _numeric(type: PgType) -> pa.DataType:  # noqa: A002
         return pa.string()
     assert type.precision is not None
     return pa.decimal128(type.precision, type.scale or 0)
+
+
+def wrap(array: NDArray[Any], type_: pa.DataType) -> ArrowArray:
+    """Return numbers of the type's own width as an Arrow array, without a copy; `pa.array` would import pandas."""
+    return pa.Array.from_buffers(type_, len(array), [None, pa.py_buffer(np.ascontiguousarray(array).data)])
+
+
+def wrap_mask(array: NDArray[np.bool_]) -> ArrowArray:
+    """Return truth values as an Arrow array."""
+    return pa.Array.from_buffers(
+        pa.bool_(), len(array), [None, pa.py_buffer(np.packbits(array, bitorder="little").data)]
+    )

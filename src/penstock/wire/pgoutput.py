@@ -1,7 +1,8 @@
-"""pgoutput, protocol version 1, with values as text: the plain reference decoder, one message at a time.
+"""pgoutput, protocol version 2, with values as text: the plain reference decoder, one message at a time.
 
 Rule 1: what is not exactly the protocol raises `WireError`, trailing bytes and unknown flags included.
-Rule 2: a decoded message depends on its bytes alone; who knows the relations is the caller's business.
+Rule 2: a decoded message depends on its bytes alone; who knows the relations, and whether a message
+stands inside a streamed block, is the caller's business.
 """
 
 from __future__ import annotations
@@ -127,6 +128,37 @@ class LogicalMessage:
     content: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class StreamStartMessage:
+    """Opens a block of changes of a transaction that is still in progress."""
+
+    xid: int
+    is_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStopMessage:
+    """Closes the block."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCommitMessage:
+    """Says that a transaction whose changes came in blocks has committed."""
+
+    xid: int
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    commit_time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAbortMessage:
+    """Says that a transaction, or the part of it that is `subxid`, was rolled back."""
+
+    xid: int
+    subxid: int
+
+
 Message: TypeAlias = (
     BeginMessage
     | CommitMessage
@@ -138,6 +170,10 @@ Message: TypeAlias = (
     | DeleteMessage
     | TruncateMessage
     | LogicalMessage
+    | StreamStartMessage
+    | StreamStopMessage
+    | StreamCommitMessage
+    | StreamAbortMessage
 )
 
 _TEXT = ord("t")
@@ -151,6 +187,7 @@ _KEY_FLAG = 1
 _TRANSACTIONAL_FLAG = 1
 _CASCADE_FLAG = 1
 _RESTART_FLAG = 2
+_FIRST_FLAG = 1
 
 
 def decode_message(payload: bytes | memoryview) -> Message:
@@ -159,10 +196,23 @@ def decode_message(payload: bytes | memoryview) -> Message:
     tag = cursor.u8()
     decode = _DECODERS.get(tag)
     if decode is None:
-        raise WireError(f"unknown pgoutput message {chr(tag)!r}: version 1 of the protocol has none such")
+        raise WireError(f"unknown pgoutput message {chr(tag)!r}: version 2 of the protocol has none such")
     message = decode(cursor)
     cursor.finish()
     return message
+
+
+def decode_streamed_message(payload: bytes | memoryview) -> tuple[int, Message]:
+    """Decode one message of a streamed block, and return the id of the part of the transaction it belongs to first."""
+    cursor = Cursor(payload)
+    tag = cursor.u8()
+    decode = _STREAMED_DECODERS.get(tag)
+    if decode is None:
+        raise WireError(f"pgoutput message {chr(tag)!r} inside a streamed block")
+    xid = 0 if tag == _ORIGIN else cursor.u32()
+    message = decode(cursor)
+    cursor.finish()
+    return xid, message
 
 
 def _begin(cursor: Cursor) -> BeginMessage:
@@ -232,6 +282,25 @@ def _logical(cursor: Cursor) -> LogicalMessage:
     return LogicalMessage(flags != 0, cursor.lsn(), cursor.text(), cursor.block())
 
 
+def _stream_start(cursor: Cursor) -> StreamStartMessage:
+    xid = cursor.u32()
+    return StreamStartMessage(xid, _flags(cursor, known=_FIRST_FLAG) != 0)
+
+
+def _stream_stop(_: Cursor) -> StreamStopMessage:
+    return StreamStopMessage()
+
+
+def _stream_commit(cursor: Cursor) -> StreamCommitMessage:
+    xid = cursor.u32()
+    _flags(cursor, known=0)
+    return StreamCommitMessage(xid, cursor.lsn(), cursor.lsn(), cursor.i64())
+
+
+def _stream_abort(cursor: Cursor) -> StreamAbortMessage:
+    return StreamAbortMessage(cursor.u32(), cursor.u32())
+
+
 def _namespace(cursor: Cursor) -> str:
     # The server saves the most frequent name: an empty one stands for pg_catalog.
     return cursor.text() or "pg_catalog"
@@ -264,4 +333,10 @@ _DECODERS: dict[int, Callable[[Cursor], Message]] = {
     ord("D"): _delete,
     ord("T"): _truncate,
     ord("M"): _logical,
+    ord("S"): _stream_start,
+    ord("E"): _stream_stop,
+    ord("c"): _stream_commit,
+    ord("A"): _stream_abort,
 }
+_ORIGIN = ord("O")
+_STREAMED_DECODERS = {ord(tag): _DECODERS[ord(tag)] for tag in "OYRIUDTM"}

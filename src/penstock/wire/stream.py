@@ -15,6 +15,8 @@ from penstock.model.lsn import Lsn
 from penstock.wire.cursor import Cursor
 
 PG_EPOCH = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
+POSTGRES_EPOCH_US = 946_684_800_000_000
+"""2000-01-01 in microseconds since 1970."""
 _MICROSECOND = dt.timedelta(microseconds=1)
 _STATUS_UPDATE = struct.Struct("!cQQQqB")
 

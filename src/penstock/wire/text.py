@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import binascii
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -121,7 +121,9 @@ def _booleans(values: ArrowArray) -> ArrowArray:
 
 
 def _bytes(values: ArrowArray) -> ArrowArray:
-    """Decode the hexadecimal of all values at once: they lie behind each other in one buffer."""
+    """Decode hexadecimal: of small values all at once, as they lie behind each other; large ones in place."""
+    if values.nbytes > _LARGE_BYTES * max(1, len(values)):
+        return _large_bytes(values)
     filled = values.fill_null(r"\x")
     _require(compute.starts_with(filled, r"\x"))
     digits = compute.utf8_slice_codeunits(filled, 2)
@@ -132,6 +134,28 @@ def _bytes(values: ArrowArray) -> ArrowArray:
     decoded = pa.Array.from_buffers(pa.binary(), len(values), [None, halves.buffers()[1], data])
     nulled: ArrowArray = compute.if_else(values.is_valid(), decoded, pa.scalar(None, pa.binary()))
     return nulled
+
+
+def _large_bytes(values: ArrowArray) -> ArrowArray:
+    decoded = [_unhexlify(each) if each is not None else None for each in _views(values)]
+    if len(decoded) > 1 or decoded[0] is None:
+        return pa.array(decoded, pa.binary())
+    offsets = pa.array([0, len(decoded[0])], pa.int32())
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets.buffers()[1], pa.py_buffer(decoded[0])])
+
+
+def _views(values: ArrowArray) -> Iterator[memoryview | None]:
+    """Yield the values without copying them, as Arrow's own scalars would."""
+    buffer: Any = values.buffers()[2]
+    data, offsets = memoryview(buffer), _offsets(values).to_pylist()
+    for is_valid, start, end in zip(values.is_valid().to_pylist(), offsets, offsets[1:], strict=False):
+        yield data[start:end] if is_valid else None
+
+
+def _unhexlify(text: memoryview) -> bytes:
+    if bytes(text[:2]) != rb"\x":
+        raise ValueError("not a form that Postgres prints")
+    return binascii.unhexlify(text[2:])
 
 
 def _arrays(values: ArrowArray, type: PgType, policy: SpecialValues) -> ArrowArray:  # noqa: A002
@@ -248,6 +272,7 @@ def _data(values: ArrowArray) -> bytes:
     return data.slice(start, end - start).to_pybytes()
 
 
+_LARGE_BYTES = 1 << 20
 _DIGITS = b"0123456789"
 _DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
@@ -270,8 +295,9 @@ def _numeric_form(type: PgType) -> _Form:  # noqa: A002
     whole = f"(?:0|[0-9]{{1,{precision - scale}}})" if precision > scale else "0"
     fraction = rf"(?:\.[0-9]{{1,{scale}}})?" if scale else ""
     parse = partial(parse_numeric, precision=precision, scale=scale)
-    # Up to 38 characters cannot be 39 digits; beyond, the regular expression counts.
-    proof = _Proof(_DIGITS + b"-.", lengths=(1, MAX_DECIMAL_PRECISION))
+    # The cast wraps silently when a number, brought to the scale, has more than 38 digits. One of so many characters
+    # cannot; of longer ones the regular expression counts the digits.
+    proof = _Proof(_DIGITS + b"-.", lengths=(1, MAX_DECIMAL_PRECISION - scale))
     return _Form(target, rf"\A-?{whole}{fraction}\z", lambda values: values.cast(target), parse, proof)
 
 

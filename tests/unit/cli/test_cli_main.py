@@ -15,6 +15,7 @@ from penstock.cli import main as entry
 from penstock.errors import ConfigError, ErrorKind, PenstockError, SourceError
 
 COMMANDS = ("init", "check", "run", "status", "setup", "demo")
+GROUPS = ("tables", "log")
 CONFIG = """\
 pipeline:
   id: shop
@@ -40,7 +41,7 @@ def is_one_message(stderr: str) -> bool:
 def test_help_names_every_command_and_where_to_start(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = ended(capsys, "--help")
     assert code == 0
-    assert all(f"\n  {command} " in out for command in COMMANDS)
+    assert all(f"\n  {command} " in out for command in COMMANDS + GROUPS)
     assert "penstock demo" in out
 
 

@@ -214,7 +214,7 @@ def test_a_wrong_setting_says_what_was_expected(write: Write, setting: str, expe
 @pytest.mark.parametrize("section", ["", "delta: {path: x}\n  memory: {}", "delta:"])
 def test_a_destination_is_exactly_one_of_those_listed(write: Write, section: str) -> None:
     message = _problems(write(MINIMAL.replace("memory: {}", section or "{}")))
-    assert "destination (penstock.yaml:5): exactly one of delta, memory is needed" in message
+    assert "destination (penstock.yaml:5): exactly one of delta, iceberg, memory is needed" in message
 
 
 def test_a_store_is_exactly_one_of_those_listed(write: Write) -> None:

@@ -79,6 +79,16 @@ def test_the_template_shows_every_setting() -> None:
     assert [name for name, _ in _fields(ReplicatorConfig) if not re.search(rf"\b{name}: ?", text)] == []
 
 
+def test_the_log_cannot_keep_more_than_it_may_hold() -> None:
+    assert LogConfig(max_bytes=10, keep_bytes=10).keep_bytes == 10
+    with pytest.raises(ValidationError, match="keep_bytes must be at most max_bytes"):
+        LogConfig(max_bytes=10, keep_bytes=11)
+
+
+def test_nothing_is_kept_beyond_need_unless_asked_for() -> None:
+    assert (LogConfig().keep_ms, LogConfig().keep_bytes) == (0, 0)
+
+
 def test_the_defaults_are_those_of_the_design() -> None:
     pipeline = _pipeline()
     assert pipeline.batch == BatchConfig(max_fill_ms=1000, max_bytes=67108864)

@@ -6,21 +6,25 @@ from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.contract.batch import CopiedFile
-from penstock.destinations.delta import DeltaDestination, merge
+from penstock.destinations.delta import DeltaDestination
 from penstock.destinations.delta.fault import spark_fault
-from penstock.destinations.delta.schema import folder_name, statistics
+from penstock.destinations.delta.schema import bounds_of, folder_name, statistics
 from penstock.errors import DestinationError, ErrorKind, Retry
+from penstock.lake.key import ordered_value
 from penstock.model.lsn import Lsn
-from penstock.model.table import Column, PipelineId, TableId, TableName, TableSchema
-from penstock.spark.fold import ROW_MISSING
+from penstock.model.table import Column, Kind, PgType, PipelineId, TableId, TableName, TableSchema
 from penstock.store.memory import MemoryStore
 from penstock.testing.batch import ArrowRows, no_spark
 from penstock.testing.destination_suite import COPIED, INT8, ITEMS, START, TEXT, Harness, insert, renamed
+from penstock.testing.strategies import printed, simple_type
+from penstock.wire.arrow import arrow_type
 
 names = st.builds(TableName, st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))
 
@@ -79,9 +83,42 @@ def test_timestamp_bounds_in_milliseconds_still_enclose_the_value(value: dt.date
     assert zoned == (f"{low}Z", f"{high}Z")
 
 
-def test_long_keys_give_no_bound() -> None:
-    assert merge.literal("x" * 1000, "string") is None
-    assert merge.literal(b"x", "binary") is None
+ORDERED = [simple_type(kind) for kind in (Kind.INT2, Kind.INT8, Kind.OID, Kind.TEXT, Kind.DATE, Kind.TIMESTAMP)]
+
+
+@given(st.sampled_from([*ORDERED, simple_type(Kind.TIMESTAMPTZ)]), st.data())
+def test_bounds_in_the_log_never_exclude_a_value_of_the_file(type_: PgType, data: st.DataObject) -> None:
+    values: list[Any] = data.draw(st.lists(printed(type_).map(lambda pair: pair[1]), min_size=1))
+    file = CopiedFile("f", len(values), 1, {"k": min(values)}, {"k": max(values)}, {})
+    key = pa.schema([pa.field("k", arrow_type(type_))])
+    bounds = bounds_of(json.loads(statistics(file)), key)
+    for value in values:
+        ordered = ordered_value(value, arrow_type(type_))
+        assert all(low <= ordered <= high for low, high in bounds.values())
+
+
+def test_bounds_that_others_cut_to_milliseconds_still_enclose_the_value() -> None:
+    key = pa.schema([pa.field("k", pa.timestamp("us", "UTC"))])
+    text = "2026-01-01T00:00:00.123Z"
+    [(low, high)] = bounds_of({"minValues": {"k": text}, "maxValues": {"k": text}}, key).values()
+    moment = dt.datetime(2026, 1, 1, 0, 0, 0, 123_999, dt.UTC)
+    assert low <= ordered_value(moment, key.field("k").type) <= high
+
+
+@pytest.mark.parametrize(
+    ("value", "type_"),
+    [
+        ("+10000-01-01", pa.date32()),
+        ("+10000-01-01T00:00:00.000Z", pa.timestamp("us", "UTC")),
+        (1.5, pa.decimal128(5, 2)),
+        ("NaN", pa.float64()),
+        (True, pa.bool_()),
+    ],
+)
+def test_bounds_that_cannot_be_trusted_or_read_are_none(value: Any, type_: Any) -> None:
+    key: Any = pa.schema([("k", type_)])
+    assert not bounds_of({"minValues": {"k": value}, "maxValues": {"k": value}}, key)
+    assert not bounds_of({}, key)
 
 
 def test_spark_faults_keep_the_condition_and_no_row_value() -> None:
@@ -90,7 +127,6 @@ def test_spark_faults_keep_the_condition_and_no_row_value() -> None:
     assert "secret" not in fault.message
     assert spark_fault("Applying", "io.delta.exceptions.ConcurrentAppendException: x").retry is Retry.TIMED
     assert spark_fault("Applying", "[DELTA_CONCURRENT_WRITE]").kind is ErrorKind.DESTINATION_CONFLICT
-    assert spark_fault("Applying", f"... {ROW_MISSING} ...").retry is Retry.MANUAL
 
 
 def refused(destination: DeltaDestination, schema: TableSchema) -> DestinationError:
@@ -121,7 +157,16 @@ def test_a_lake_that_cannot_be_written_is_named_at_start(tmp_path: Path) -> None
 
 def test_a_table_that_another_pipeline_made_is_not_replaced(tmp_path: Path) -> None:
     make(tmp_path, pipeline="one").write_table_rows(ITEMS, ArrowRows(ITEMS, COPIED, START))
-    assert "did not make" in refused(make(tmp_path, pipeline="two"), ITEMS).message
+    other = make(tmp_path, pipeline="two")
+    assert "did not make" in refused(other, ITEMS).message
+    other.truncate_table(ITEMS.id)
+    assert "did not make" in refused(other, ITEMS).message
+    assert DeltaTable(tmp_path / "public/items").file_uris()
+
+
+def test_a_later_part_of_a_copy_whose_table_is_gone_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DestinationError, match="no copy of"):
+        make(tmp_path).write_table_rows(ITEMS, ArrowRows(ITEMS, COPIED, START, part=1))
 
 
 def test_a_new_table_with_a_renamed_ones_name_gets_a_folder_of_its_own(tmp_path: Path) -> None:

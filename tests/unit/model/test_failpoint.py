@@ -61,7 +61,23 @@ def test_arming_replaces_what_was_armed() -> None:
     assert _outcomes("c.d", 1) == [False]
 
 
-@pytest.mark.parametrize("spec", ["a.b", "a.b=", "a.b=explode", "A.B=raise", "a.b=raise*", "a.b=raise@x", "a=raise b"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "a.b",
+        "a.b=",
+        "a.b=explode",
+        "A.B=raise",
+        "a.b=raise*",
+        "a.b=raise@x",
+        "a=raise b",
+        "a.b=slow:",
+        "a.b=slow:x",
+        "a.b=slow*1:5",
+        "a.b=raise:5",
+        "a.b=hang:5",
+    ],
+)
 def test_a_wrong_specification_is_refused(spec: str) -> None:
     with pytest.raises(ValueError, match="not a failpoint"):
         arm(spec)
@@ -77,15 +93,39 @@ def test_kill_ends_the_process_at_once() -> None:
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"")
 
 
-def test_hang_waits_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    class WaitedError(Exception):
-        pass
+class WaitedError(Exception):
+    """Raised in place of waiting, with how long the wait would have been."""
 
+
+@pytest.fixture
+def instead_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     class Event:
         def wait(self, timeout: float | None = None) -> None:
             raise WaitedError(timeout)
 
     monkeypatch.setattr("penstock.failpoint.threading.Event", Event)
-    arm("a.b=hang")
-    with pytest.raises(WaitedError, match="None"):
+
+
+@pytest.mark.usefixtures("instead_of_waiting")
+@pytest.mark.parametrize(
+    ("action", "waited_s"), [("hang", None), ("slow", 0.2), ("slow:1500", 1.5), ("slow:0", 0.0), ("slow:40*3@1", 0.04)]
+)
+def test_hang_waits_without_an_end_and_slow_as_long_as_told(action: str, waited_s: float | None) -> None:
+    arm(f"a.b={action}")
+    with pytest.raises(WaitedError) as waited:
         hit("a.b")
+    assert waited.value.args == (waited_s,)
+
+
+@pytest.mark.usefixtures("instead_of_waiting")
+def test_slow_is_due_as_any_other_action_is() -> None:
+    arm("a.b=slow*1@2")
+    hit("a.b")
+    with pytest.raises(WaitedError):
+        hit("a.b")
+    hit("a.b")
+
+
+def test_a_slow_place_is_passed_in_the_end() -> None:
+    arm("a.b=slow:1")
+    assert _outcomes("a.b", 3) == [False] * 3

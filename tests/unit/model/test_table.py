@@ -41,10 +41,10 @@ def test_a_schema_survives_json(schema: TableSchema) -> None:
     assert TableSchema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
 
 
-def test_a_key_has_its_own_order() -> None:
+def test_a_key_is_in_table_order_whatever_its_index_has() -> None:
     columns = (Column("a", INT8, key_ordinal=1), Column("b", INT8), Column("c", INT8, key_ordinal=0))
     schema = TableSchema(TableId(1), TableName("public", "t"), columns)
-    assert [column.name for column in schema.key] == ["c", "a"]
+    assert [column.name for column in schema.key] == ["a", "c"]
     assert schema.column_names == ("a", "b", "c")
     assert schema.column("b") is columns[1]
 

@@ -31,6 +31,16 @@ def test_nothing_is_acknowledged_that_is_not_durable_or_still_needed(
             assert found.trim <= need.watermark
 
 
+@given(st.lists(needs, max_size=6), st.integers(0, 100), st.booleans())
+def test_who_holds_the_log_back_is_named_exactly_when_it_is_held_back(
+    tables: list[Need], durable: int, keeps: bool
+) -> None:
+    found = positions(tables, Lsn(durable), acknowledges_staged=False, keeps_errored=keeps)
+    assert bool(found.held_by) == (found.trim < durable)
+    counted = [need for need in tables if keeps or not isinstance(need.phase, Errored)]
+    assert list(found.held_by) == [need for need in counted if need.watermark == found.trim < durable]
+
+
 def test_an_idle_pipeline_acknowledges_all_that_is_durable() -> None:
     caught_up = [Need(Ready(), Lsn(50)), Need(ERRORED, Lsn(10)), Need(Init(), None)]
     found = positions(caught_up, Lsn(50), acknowledges_staged=False)

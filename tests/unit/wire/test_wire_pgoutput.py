@@ -1,4 +1,4 @@
-"""The reference decoder: golden bytes of every message, every truncation, and messages of a tiny encoder."""
+"""The reference decoder: golden bytes of every message, every truncation, and messages of an encoder."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from penstock.errors import WireError
 from penstock.model.cell import UNCHANGED, OldRowKind
 from penstock.model.lsn import Lsn
 from penstock.model.table import ReplicaIdentity
+from penstock.testing.pgoutput import encode
 from penstock.testing.strategies import lsns
 from penstock.wire.pgoutput import (
     BeginMessage,
@@ -24,11 +25,16 @@ from penstock.wire.pgoutput import (
     OriginMessage,
     RelationColumn,
     RelationMessage,
+    StreamAbortMessage,
+    StreamCommitMessage,
+    StreamStartMessage,
+    StreamStopMessage,
     TruncateMessage,
     TupleData,
     TypeMessage,
     UpdateMessage,
     decode_message,
+    decode_streamed_message,
 )
 
 
@@ -89,6 +95,13 @@ GOLDEN: dict[str, tuple[bytes, Message]] = {
         b"M" + _hex("01 00000000016b3748") + b"penstock_ddl\0" + _hex("00000003") + b"a\0b",
         LogicalMessage(transactional=True, lsn=Lsn(0x16B3748), prefix="penstock_ddl", content=b"a\0b"),
     ),
+    "stream start": (b"S" + _hex("000002f1 01"), StreamStartMessage(753, is_first=True)),
+    "stream stop": (b"E", StreamStopMessage()),
+    "stream commit": (
+        b"c" + _hex("000002f1 00 00000000016b3748 00000000016b3778 0002b1d2e5f3a0c4"),
+        StreamCommitMessage(753, Lsn(0x16B3748), Lsn(0x16B3778), 0x2B1D2E5F3A0C4),
+    ),
+    "stream abort": (b"A" + _hex("000002f1 000002f2"), StreamAbortMessage(753, 754)),
 }  # fmt: skip
 
 
@@ -116,7 +129,9 @@ def test_trailing_bytes_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"S" + bytes(5), "unknown pgoutput message 'S'"),
+        (b"P" + bytes(5), "unknown pgoutput message 'P'"),
+        (b"S" + bytes(4) + b"\2", "unknown flags 0x02"),
+        (b"c" + bytes(4) + b"\1" + bytes(24), "unknown flags 0x01"),
         (b"I" + bytes(4) + b"N" + _hex("0001") + b"b" + _hex("00000001") + b"\1", "binary"),
         (b"I" + bytes(4) + b"N" + _hex("0001") + b"x", "unknown tag 'x'"),
         (b"I" + bytes(4) + b"K" + KEY, "no new row"),
@@ -134,59 +149,6 @@ def test_what_the_protocol_does_not_have_is_refused_by_name(data: bytes, says: s
         decode_message(data)
 
 
-def _text(text: str) -> bytes:
-    return text.encode() + b"\0"
-
-
-def _row(values: TupleData) -> bytes:
-    return len(values).to_bytes(2) + b"".join(_value(value) for value in values)
-
-
-def _value(value: object) -> bytes:
-    if isinstance(value, bytes):
-        return b"t" + len(value).to_bytes(4) + value
-    return b"n" if value is None else b"u"
-
-
-def _old(kind: OldRowKind | None, old: TupleData | None) -> bytes:
-    return b"" if old is None else (b"K" if kind is OldRowKind.KEY else b"O") + _row(old)
-
-
-def _time(time_us: int) -> bytes:
-    return time_us.to_bytes(8, signed=True)
-
-
-def _column(column: RelationColumn) -> bytes:
-    modifier = column.type_modifier.to_bytes(4, signed=True)
-    return bytes([column.is_key]) + _text(column.name) + column.type_oid.to_bytes(4) + modifier
-
-
-def encode(message: Message) -> bytes:  # noqa: C901, PLR0911 - one case per message
-    match message:
-        case BeginMessage(lsn, time_us, xid):
-            return b"B" + lsn.to_bytes(8) + _time(time_us) + xid.to_bytes(4)
-        case CommitMessage(lsn, end_lsn, time_us):
-            return b"C\0" + lsn.to_bytes(8) + end_lsn.to_bytes(8) + _time(time_us)
-        case OriginMessage(lsn, name):
-            return b"O" + lsn.to_bytes(8) + _text(name)
-        case TypeMessage(oid, namespace, name):
-            return b"Y" + oid.to_bytes(4) + _text(namespace) + _text(name)
-        case RelationMessage(oid, namespace, name, identity, columns):
-            head = b"R" + oid.to_bytes(4) + _text(namespace) + _text(name) + identity.value.encode()
-            return head + len(columns).to_bytes(2) + b"".join(map(_column, columns))
-        case InsertMessage(oid, new):
-            return b"I" + oid.to_bytes(4) + b"N" + _row(new)
-        case UpdateMessage(oid, kind, old, new):
-            return b"U" + oid.to_bytes(4) + _old(kind, old) + b"N" + _row(new)
-        case DeleteMessage(oid, kind, old):
-            return b"D" + oid.to_bytes(4) + _old(kind, old)
-        case TruncateMessage(oids, cascade, restart):
-            flags = bytes([cascade + 2 * restart])
-            return b"T" + len(oids).to_bytes(4) + flags + b"".join(oid.to_bytes(4) for oid in oids)
-        case LogicalMessage(transactional, lsn, prefix, content):
-            return b"M" + bytes([transactional]) + lsn.to_bytes(8) + _text(prefix) + len(content).to_bytes(4) + content
-
-
 OIDS = st.integers(0, (1 << 32) - 1)
 TIMES = st.integers(-(1 << 63), (1 << 63) - 1)
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
@@ -196,9 +158,7 @@ ROWS: SearchStrategy[TupleData] = st.lists(st.none() | st.just(UNCHANGED) | st.b
 KINDS = st.sampled_from(OldRowKind)
 COLUMNS = st.builds(RelationColumn, NAMES, OIDS, st.integers(-(1 << 31), (1 << 31) - 1), st.booleans())
 
-MESSAGES: SearchStrategy[Message] = st.one_of(
-    st.builds(BeginMessage, lsns(), TIMES, OIDS),
-    st.builds(CommitMessage, lsns(), lsns(), TIMES),
+IN_BLOCKS: SearchStrategy[Message] = st.one_of(
     st.builds(OriginMessage, lsns(), NAMES),
     st.builds(TypeMessage, OIDS, NAMES, NAMES),
     st.builds(
@@ -216,11 +176,32 @@ MESSAGES: SearchStrategy[Message] = st.one_of(
     st.builds(TruncateMessage, st.lists(OIDS, max_size=4).map(tuple), st.booleans(), st.booleans()),
     st.builds(LogicalMessage, st.booleans(), lsns(), NAMES, st.binary(max_size=20)),
 )
+OUTSIDE: SearchStrategy[Message] = st.one_of(
+    st.builds(BeginMessage, lsns(), TIMES, OIDS),
+    st.builds(CommitMessage, lsns(), lsns(), TIMES),
+    st.builds(StreamStartMessage, OIDS, st.booleans()),
+    st.builds(StreamStopMessage),
+    st.builds(StreamCommitMessage, OIDS, lsns(), lsns(), TIMES),
+    st.builds(StreamAbortMessage, OIDS, OIDS),
+)
+MESSAGES = IN_BLOCKS | OUTSIDE
 
 
 @given(MESSAGES)
 def test_every_message_reads_back(message: Message) -> None:
     assert decode_message(encode(message)) == message
+
+
+@given(IN_BLOCKS, OIDS)
+def test_every_message_of_a_block_reads_back_with_the_part_that_it_belongs_to(message: Message, part: int) -> None:
+    known = 0 if isinstance(message, OriginMessage) else part
+    assert decode_streamed_message(encode(message, part)) == (known, message)
+
+
+@given(OUTSIDE, OIDS)
+def test_no_block_holds_what_opens_or_closes_one_or_a_transaction(message: Message, part: int) -> None:
+    with pytest.raises(WireError, match="inside a streamed block"):
+        decode_streamed_message(encode(message, part))
 
 
 @given(MESSAGES, st.data())

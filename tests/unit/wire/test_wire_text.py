@@ -311,3 +311,12 @@ def test_times_with_a_zone_are_in_datetime_utc() -> None:
     assert nested[0][0].tzinfo is dt.UTC
     assert nested[0][1] is None
     assert nested[1] is None
+
+
+@pytest.mark.parametrize(("precision", "scale"), [(38, 38), (38, 37), (38, 30), (20, 19)])
+def test_a_numeric_with_more_digits_than_its_type_is_refused_never_wrapped(precision: int, scale: int) -> None:
+    source = PgType(f"numeric({precision},{scale})", Kind.NUMERIC, precision, scale)
+    for text in ("1021", "5", "99999999999999", "-17.5"):
+        if len(text.split(".")[0].lstrip("-")) > precision - scale:
+            with pytest.raises((WireError, UnconvertibleValueError)):
+                convert_text(pa.array([text], pa.string()), source, SpecialValues.ERROR)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from penstock.contract.batch import CopiedFile
+from penstock.destinations.delta.folder import TableFolder
 from penstock.destinations.delta.schema import statistics
 from penstock.failpoint import hit
 from penstock.model.lsn import Lsn
 from penstock.model.table import PipelineId, TableId
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,24 @@ class Committer:
         """Read the table's present state, or None if there is none."""
         return DeltaTable(self.location) if DeltaTable.is_deltatable(self.location) else None
 
-    def replace(self, schema: Schema, files: Iterable[CopiedFile], position: Lsn) -> None:
+    def checkpoint(self) -> None:
+        """Write down the table's present state, and drop entries of its log that are past their retention.
+
+        The commit before it stands whether or not this succeeds.
+        """
+        try:
+            table = DeltaTable(self.location)
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        except (DeltaError, OSError):
+            _log.warning("the Delta table at %s got no checkpoint", self.location, exc_info=True)
+
+    @property
+    def copy_app_id(self) -> str:
+        """What the number of committed parts of the table's copy is stored under."""
+        return f"{self.app_id}/copy"
+
+    def replace(self, schema: Schema, files: Iterable[CopiedFile], position: Lsn, parts: int = 1) -> None:
         """Create the table, or put these columns and files in place of all it has."""
         create_table_with_add_actions(
             self.location,
@@ -54,46 +75,45 @@ class Committer:
             partition_by=[],
             description=self.description,
             configuration={"delta.enableDeletionVectors": "true"},
-            commit_properties=self._properties(position),
+            commit_properties=self._properties(position, parts),
         )
         hit("delta.committed")
 
-    def append(self, table: DeltaTable, files: Iterable[CopiedFile], position: Lsn) -> None:
-        """Add files; without any, move only the position."""
-        self._write(table, files, position, "append")
+    def append(
+        self, table: DeltaTable, files: Iterable[CopiedFile], position: Lsn, *, parts: int | None = None
+    ) -> None:
+        """Add files; without any, move only the position. `parts` is given with files of a copy."""
+        self._write(table, files, position, "append", parts)
 
-    def empty(self, table: DeltaTable, position: Lsn) -> None:
+    def empty(self, table: DeltaTable, position: Lsn, *, parts: int | None = None) -> None:
         """Remove every row."""
-        self._write(table, [], position, "overwrite")
+        self._write(table, [], position, "overwrite", parts)
 
-    def _write(self, table: DeltaTable, files: Iterable[CopiedFile], position: Lsn, mode: str) -> None:
+    def _write(
+        self, table: DeltaTable, files: Iterable[CopiedFile], position: Lsn, mode: str, parts: int | None
+    ) -> None:
         table.create_write_transaction(
             list[AddAction | RemoveAction](self._added(files)),
             mode=mode,
             schema=table.schema(),
             partition_by=[],
-            commit_properties=self._properties(position),
+            commit_properties=self._properties(position, parts),
         )
         hit("delta.committed")
 
     def _added(self, files: Iterable[CopiedFile]) -> list[AddAction]:
         hit("delta.commit")
         now_ms = time.time_ns() // 1_000_000
+        folder = TableFolder(self.location)
         return [
-            AddAction(self._relative(file.path), file.size_bytes, {}, now_ms, data_change=True, stats=statistics(file))
+            AddAction(folder.logged(file.path), file.size_bytes, {}, now_ms, data_change=True, stats=statistics(file))
             for file in files
         ]
 
-    def _relative(self, path: str) -> str:
-        """Return a file's path as the table's log has it: below its folder, and as in a URL."""
-        base = self.location.rstrip("/") + "/"
-        bare = path.removeprefix("file://")
-        if not bare.startswith(base):
-            raise ValueError(f"the file {path} is not below {self.location}")
-        return quote(bare.removeprefix(base))
-
-    def _properties(self, position: Lsn) -> CommitProperties:
+    def _properties(self, position: Lsn, parts: int | None) -> CommitProperties:
+        transactions = [Transaction(self.app_id, int(position))]
+        if parts is not None:
+            transactions.append(Transaction(self.copy_app_id, parts))
         return CommitProperties(
-            app_transactions=[Transaction(self.app_id, int(position))],
-            custom_metadata={"userMetadata": self.metadata(position)},
+            app_transactions=transactions, custom_metadata={"userMetadata": self.metadata(position)}
         )

@@ -1,47 +1,38 @@
 """Replicates into Delta tables, one folder each, committing every table's position with its data.
 
-Copies, appends and emptied tables are committed from Python in milliseconds; only what must look at
-the target's rows is a Spark MERGE. Both name the position as the table's transaction version, so
-that each refuses, or is spared, what the other has already written.
+Everything is committed from Python in milliseconds: copies, whose files Spark's tasks write, through the Delta
+library, and changes through the table's log itself, since they mark rows as gone where they stand. All commits
+name the position as the table's transaction version.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import threading
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from penstock.contract import columns as log
-from penstock.contract.batch import CopiedFile, EventBatch, RowBatch, TableChanges
-from penstock.destinations.delta import merge, validate
+from penstock.contract.batch import EventBatch, RowBatch, TableChanges
+from penstock.destinations.delta import validate
+from penstock.destinations.delta.apply import Application, LakeTable
 from penstock.destinations.delta.commit import Committer
 from penstock.destinations.delta.fault import translated
-from penstock.destinations.delta.schema import (
-    CHANGE_TYPE,
-    LSN,
-    TIMESTAMP,
-    arrow_schema,
-    delta_schema,
-    folder_name,
-)
+from penstock.destinations.delta.folder import TableFolder
+from penstock.destinations.delta.log import TableLog
+from penstock.destinations.delta.schema import delta_schema, folder_name
 from penstock.errors import DestinationError, ErrorKind
-from penstock.failpoint import hit
-from penstock.model.lsn import Lsn, Position
+from penstock.lake.rows import CHANGE_TYPE, LSN, TIMESTAMP
+from penstock.lake.search import Search
+from penstock.model.lsn import Lsn
 from penstock.model.table import PipelineId, TableId, TableSchema
-from penstock.spark.fold import Folded, fold, placed_rows
-from penstock.spark.parquet import describe_file
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 class TableMapping(Protocol):
@@ -63,8 +54,8 @@ class TableMapping(Protocol):
 class DeltaDestination:
     """A lake of Delta tables at `<path>/<schema>/<table>`; `Positioned`, so exactly once.
 
-    Spark is asked for when the first MERGE needs it. `cdc_columns` adds `_CHANGE_TYPE` (INSERT or
-    UPDATE), `_LSN` and `_TIMESTAMP` of the change that last wrote a row.
+    Spark is asked for by copies, and where rows have to be found in very large tables. `cdc_columns` adds
+    `_CHANGE_TYPE` (INSERT or UPDATE), `_LSN` and `_TIMESTAMP` of the change that last wrote a row.
     """
 
     name: ClassVar[str] = "delta"
@@ -82,22 +73,20 @@ class DeltaDestination:
         self._filesystem, self._folder = _filesystem(path)
         self._path = self._folder
         self._pipeline = pipeline
-        self._spark = spark
         self._tables = tables
         self._cdc = cdc_columns
         self._clock = clock
         self._lock = threading.Lock()
-        self._copying: set[TableId] = set()
-        self._sessions: dict[TableId, tuple[SparkSession, SparkSession]] = {}
+        self._logs: dict[TableId, TableLog] = {}
+        self._search = Search(spark)
 
     def startup(self) -> None:
         """Check that the lake's folder can be written."""
         validate.check_lake(self._path, self._filesystem, self._folder)
 
     def shutdown(self) -> None:
-        """Forget the sessions; Spark itself belongs to whoever opened it."""
-        with self._lock:
-            self._sessions.clear()
+        """End our threads; Spark belongs to whoever opened it."""
+        self._search.close()
 
     def watermark(self, table: TableId) -> Lsn | None:
         """Return the position in the table's own log."""
@@ -108,18 +97,27 @@ class DeltaDestination:
         with translated(f"Reading the position of the Delta table at {committer.location}"):
             return _position(committer, committer.open())
 
+    def copied_parts(self, table: TableId) -> int:
+        """Return the number in the table's own log."""
+        folder = self._tables.get_table_mapping(table)
+        if folder is None:
+            return 0
+        committer = self._committer(table, folder)
+        with translated(f"Reading how much is copied to the Delta table at {committer.location}"):
+            present = committer.open()
+            return 0 if present is None else present.transaction_version(committer.copy_app_id) or 0
+
     def truncate_table(self, table: TableId) -> None:
         """Remove every row, in one commit that also takes the position back to 0."""
-        with self._lock:
-            self._copying.discard(table)
         folder = self._tables.get_table_mapping(table)
         if folder is None:
             return
         committer = self._committer(table, folder)
         with translated(f"Emptying the Delta table at {committer.location}"):
             present = committer.open()
-            if present is not None:
-                committer.empty(present, Lsn(0))
+            # What another pipeline made, the copy refuses; it is not ours to empty.
+            if present is not None and validate.is_owned(present, committer.description):
+                committer.empty(present, Lsn(0), parts=0)
 
     def write_table_rows(self, table: TableSchema, rows: RowBatch) -> None:
         """Let Spark's tasks write the files into the table's folder, then commit them at once."""
@@ -129,27 +127,15 @@ class DeltaDestination:
             present = committer.open()
             if present is not None:
                 validate.check_owner(present, committer.description, committer.location)
+            elif rows.part:
+                raise _never_copied(table, committer.location)
             self._filesystem.create_dir(f"{self._folder}/{self._place(table)}", recursive=True)
             files = rows.write_files(committer.location, self._copied_values(rows.watermark))
-            self._commit_copy(table, committer, present, files, rows.watermark)
-
-    def _commit_copy(
-        self,
-        table: TableSchema,
-        committer: Committer,
-        present: DeltaTable | None,
-        files: Sequence[CopiedFile],
-        watermark: Lsn,
-    ) -> None:
-        """Commit a copy's files: the first ones after `truncate_table` replace the table, its columns too."""
-        with self._lock:
-            is_first = table.id not in self._copying
-        if is_first or present is None:
-            committer.replace(delta_schema(table, cdc_columns=self._cdc), files, watermark)
-        else:
-            committer.append(present, files, watermark)
-        with self._lock:
-            self._copying.add(table.id)
+            if present is None or rows.part == 0:
+                columns = delta_schema(table, cdc_columns=self._cdc)
+                committer.replace(columns, files, rows.watermark, rows.part + 1)
+            else:
+                committer.append(present, files, rows.watermark, parts=rows.part + 1)
 
     def write_events(self, events: EventBatch) -> None:
         """Apply each table's changes in one commit of its own."""
@@ -160,49 +146,24 @@ class DeltaDestination:
         schema = changes.schema
         committer = self._committer(table, self._place(schema))
         with translated(f"Applying changes of {schema.name} to the Delta table at {committer.location}"):
-            present = committer.open()
-            since = _position(committer, present)
-            if present is None or since is None:
+            log = self._log(table, committer)
+            state = log.refresh()
+            since = None if state is None else state.transactions.get(committer.app_id)
+            if state is None or since is None:
                 raise _never_copied(schema, committer.location)
             if since >= end:
                 return
-            validate.check_same_columns(present, schema, cdc_columns=self._cdc)
-            _Application(self, committer, present, changes, since, end).run()
+            validate.check_state(state, schema, committer.location, cdc_columns=self._cdc)
+            lake_table = LakeTable(log, committer, self._search, self._cdc)
+            Application(lake_table, changes, Lsn(since), end).run(state)
 
-    def session(self, table: TableId) -> SparkSession:
-        """Return the table's own session: Delta's transaction settings are a session's, tables apply in parallel."""
-        base = self._spark()
+    def _log(self, table: TableId, committer: Committer) -> TableLog:
+        """Return the table's log as far as it is known: it is read on from there."""
         with self._lock:
-            known = self._sessions.get(table)
-            if known is None or known[0] is not base:
-                known = self._sessions[table] = (base, base.newSession())
-        return known[1]
-
-    def read(self, location: str) -> DataFrame:
-        """Return a table's present rows, in the session that changes come in."""
-        return self._spark().read.format("delta").load(location)
-
-    def write_file(
-        self, committer: Committer, batches: Iterator[pa.RecordBatch], schema: pa.Schema
-    ) -> list[CopiedFile]:
-        """Write batches as one Parquet file in the table's folder; none if there are no rows."""
-        name = f"part-{uuid.uuid4()}.parquet"
-        folder = f"{self._folder}/{committer.location.removeprefix(self._path).lstrip('/')}"
-        written: list[pq.FileMetaData] = []
-        with (
-            self._filesystem.open_output_stream(f"{folder}/{name}") as stream,
-            pq.ParquetWriter(stream, schema, metadata_collector=written) as out,
-        ):
-            for batch in batches:
-                out.write_batch(batch)
-        size = self._filesystem.get_file_info(f"{folder}/{name}").size
-        file = describe_file(f"{committer.location}/{name}", size, written[0])
-        return [file] if file.rows else []
-
-    @property
-    def cdc_columns(self) -> bool:
-        """Whether tables have our columns."""
-        return self._cdc
+            known = self._logs.get(table)
+            if known is None or known.folder.location != committer.location:
+                known = self._logs[table] = TableLog(TableFolder(committer.location))
+            return known
 
     def _copied_values(self, watermark: Lsn) -> dict[str, pa.Scalar[Any]]:
         if not self._cdc:
@@ -228,134 +189,6 @@ class DeltaDestination:
                 folder = f"{folder}~{int(schema.id)}"
             self._tables.store_table_mapping(schema.id, folder)
             return folder
-
-
-class _Application:
-    """One table's changes on their way into one commit."""
-
-    def __init__(
-        self,
-        lake: DeltaDestination,
-        committer: Committer,
-        present: DeltaTable,
-        changes: TableChanges,
-        since: Lsn,
-        end: Lsn,
-    ) -> None:
-        self.lake = lake
-        self.committer = committer
-        self.present = present
-        self.changes = changes
-        self.schema = changes.schema
-        self.since = since
-        self.end = end
-        truncates = [event.position for event in changes.truncates if event.position.commit_lsn >= since]
-        self.truncated: Position | None = max(truncates, default=None)
-
-    def run(self) -> None:
-        """Choose the cheapest way that is right."""
-        changes = self.changes
-        if not changes.inserts and not changes.updates and not changes.deletes:
-            self._move_position()
-        elif not self.schema.key:
-            self._insert_only()
-        elif self.truncated is not None:
-            rows = merge.table_rows(self._folded(None), self.schema, cdc_columns=self.lake.cdc_columns)
-            self._overwrite(rows)
-        elif not changes.updates and not changes.deletes:
-            self._append()
-        else:
-            self._merge()
-
-    def _move_position(self) -> None:
-        if self.truncated is not None:
-            self.committer.empty(self.present, self.end)
-        else:
-            self.committer.append(self.present, [], self.end)
-
-    def _insert_only(self) -> None:
-        """Apply a table without a key: every change must be a new row."""
-        if self.truncated is None:
-            self._append()
-            return
-        rows = placed_rows(self.changes.frame, self.schema, self.since, self.truncated)
-        if not rows.filter("op <> 'I'").isEmpty():
-            raise validate.refuse_keyless(self.schema)
-        self._overwrite(merge.table_rows(Folded.of_inserts(rows), self.schema, cdc_columns=self.lake.cdc_columns))
-
-    def _append(self) -> None:
-        """Add new rows without looking at the target: none of them can be there.
-
-        Committed on the very version that the position was read from: if a dead driver's JVM commits the
-        same rows late, this commit is refused. A Spark append would read the table's version anew.
-        """
-        target = arrow_schema(self.schema, cdc_columns=self.lake.cdc_columns)
-        batches = (self._lake_batch(batch, target) for batch in self.changes.arrow())
-        files = self.lake.write_file(self.committer, batches, target)
-        self.committer.append(self.present, files, self.end)
-
-    def _lake_batch(self, batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-        fresh = batch.filter(pc.greater_equal(batch.column(log.COMMIT_LSN), pa.scalar(int(self.since), pa.int64())))
-        if pc.any(pc.not_equal(fresh.column(log.OP), pa.scalar("I"))).as_py():
-            raise validate.refuse_keyless(self.schema)
-        columns = [fresh.column(log.stored_name(column.name)) for column in self.schema.columns]
-        if self.lake.cdc_columns:
-            columns.append(pa.repeat(pa.scalar("INSERT"), fresh.num_rows))
-            columns += [fresh.column(log.COMMIT_LSN), fresh.column(log.COMMIT_TS)]
-        arrays = [column.cast(field.type) for column, field in zip(columns, target, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=target)
-
-    def _overwrite(self, rows: DataFrame) -> None:
-        """Put rows in place of all there are, through Spark; the options make a repeated version a no-op."""
-        hit("delta.commit")
-        writer = rows.write.format("delta").mode("overwrite")
-        writer = writer.option("txnAppId", self.committer.app_id).option("txnVersion", str(int(self.end)))
-        writer.option("userMetadata", self.committer.metadata(self.end)).save(self.committer.location)
-        hit("delta.committed")
-
-    def _folded(self, target: Callable[[], DataFrame] | None) -> Folded:
-        return fold(self.changes, since=self.since, after=self.truncated, target=target)
-
-    def _merge(self) -> None:
-        """MERGE the folded changes; they are computed once and kept, because MERGE reads its source twice."""
-        session = self.lake.session(self.committer.table)
-        folded = self._folded(lambda: self.lake.read(self.committer.location))
-        frame = folded.frame.persist()
-        try:
-            rows, bounds = merge.key_bounds(frame, self.schema)
-            if rows:
-                self._run_merge(session, Folded(frame, folded.keeps), bounds)
-            else:
-                self.committer.append(self.present, [], self.end)
-        finally:
-            frame.unpersist()
-
-    def _run_merge(self, session: SparkSession, folded: Folded, bounds: list[str]) -> None:
-        # The frame belongs to the session that made it; a global view is how another one can see it.
-        view = f"penstock_{uuid.uuid4().hex}"
-        folded.frame.createGlobalTempView(view)
-        try:
-            statement = merge.merge_statement(
-                self.committer.location,
-                f"global_temp.{view}",
-                folded,
-                self.schema,
-                bounds,
-                cdc_columns=self.lake.cdc_columns,
-            )
-            self._set_transaction(session)
-            hit("delta.commit")
-            session.sql(statement)
-            hit("delta.committed")
-        finally:
-            session.catalog.dropGlobalTempView(view)
-
-    def _set_transaction(self, session: SparkSession) -> None:
-        session.conf.set("spark.databricks.delta.write.txnAppId", self.committer.app_id)
-        session.conf.set("spark.databricks.delta.write.txnVersion", str(int(self.end)))
-        session.conf.set("spark.databricks.delta.commitInfo.userMetadata", self.committer.metadata(self.end))
-        # A `${…}` in a column's name is part of the name.
-        session.conf.set("spark.sql.variable.substitute", "false")
 
 
 def _position(committer: Committer, table: DeltaTable | None) -> Lsn | None:

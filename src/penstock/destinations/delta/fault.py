@@ -1,4 +1,4 @@
-"""From what Spark and the Delta library raise to our own errors, without a value from any row."""
+"""From what Spark, Arrow and the Delta library raise to our own errors, without a value from any row."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import logging
 import re
 from collections.abc import Iterator
 
+import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from penstock.errors import DestinationError, ErrorKind
-from penstock.spark.fold import ROW_MISSING
 
 _log = logging.getLogger(__name__)
 # Delta's conditions, e.g. DELTA_CONCURRENT_APPEND, and its Java classes, e.g. ConcurrentDeleteReadException.
@@ -33,6 +33,11 @@ def translated(what: str) -> Iterator[None]:
     except (PySparkException, Py4JError) as error:
         _log.debug("spark failed: %s", what, exc_info=True)
         raise spark_fault(what, str(error)) from error
+    except pa.ArrowException as error:
+        # Without its cause: Arrow's messages may quote what it read.
+        raise DestinationError(
+            f"{what} met a Parquet file that cannot be read or written ({type(error).__name__})."
+        ) from None
     except PermissionError as error:
         raise DestinationError(
             f"{what} was denied: {error.strerror}.", kind=ErrorKind.DESTINATION_PERMISSION_DENIED
@@ -45,12 +50,6 @@ def translated(what: str) -> Iterator[None]:
 
 def spark_fault(what: str, said: str) -> DestinationError:
     """Return the error that Spark's text stands for; of the text only the condition is kept."""
-    if ROW_MISSING in said:
-        return DestinationError(
-            f"{what} met an update of a row that the Delta table does not have.",
-            kind=ErrorKind.DESTINATION_UNSUPPORTED,
-            remedy="Something else changed the Delta table: resync the table.",
-        )
     if _CONFLICT.search(said):
         return _conflict(what)
     condition = _CONDITION.search(said)

@@ -8,19 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 from deltalake import Schema
 
 from penstock.contract.batch import CopiedFile
+from penstock.lake.key import Bound, ordered_value
+from penstock.lake.rows import CDC_FIELDS
 from penstock.model.table import TableName, TableSchema
 from penstock.wire.arrow import arrow_type
-
-CHANGE_TYPE, LSN, TIMESTAMP = "_CHANGE_TYPE", "_LSN", "_TIMESTAMP"
-CDC_NAMES = (CHANGE_TYPE, LSN, TIMESTAMP)
-_CDC_FIELDS = (
-    pa.field(CHANGE_TYPE, pa.string()),
-    pa.field(LSN, pa.int64()),
-    pa.field(TIMESTAMP, pa.timestamp("us", "UTC")),
-)
 
 # Not %: the Delta library decodes it in paths, Spark does not, and the two would miss each other.
 _ESCAPE = "~"
@@ -33,7 +28,7 @@ _MAX_SAFE_INTEGER = 1 << 63
 def arrow_schema(schema: TableSchema, *, cdc_columns: bool) -> pa.Schema:
     """Return the lake table's columns in order: the source's, then ours."""
     own = [pa.field(column.name, arrow_type(column.type)) for column in schema.columns]
-    return pa.schema([*own, *(_CDC_FIELDS if cdc_columns else ())])
+    return pa.schema([*own, *(CDC_FIELDS if cdc_columns else ())])
 
 
 def delta_schema(schema: TableSchema, *, cdc_columns: bool) -> Schema:
@@ -100,3 +95,32 @@ def _milliseconds(value: dt.datetime, *, upper: bool) -> str | None:
         return None
     text = rounded.replace(tzinfo=None).isoformat(timespec="milliseconds")
     return f"{text}Z" if value.tzinfo else text
+
+
+def bounds_of(statistics: Mapping[str, Any], key: pa.Schema) -> Mapping[int, Bound]:
+    """Return what a file's statistics say of a key's columns, by the column's place in the key."""
+    low, high = statistics.get("minValues") or {}, statistics.get("maxValues") or {}
+    found = {
+        place: (_ordered(low.get(column.name), column.type, 0), _ordered(high.get(column.name), column.type, 999))
+        for place, column in enumerate(key)
+    }
+    return {place: bound for place, bound in found.items() if None not in bound}
+
+
+def _ordered(value: Any, type_: pa.DataType, rest_us: int) -> Any:
+    """Return a bound for comparisons. Timestamps are cut to milliseconds, upper bounds too: `rest_us` makes up for it.
+
+    Decimals are left out: some writers put them through a float.
+    """
+    if pt.is_decimal(type_):
+        return None
+    if not isinstance(value, str) or pt.is_string(type_):
+        return ordered_value(value, type_)
+    try:
+        if pt.is_date32(type_):
+            return ordered_value(dt.date.fromisoformat(value), type_)
+        if pt.is_timestamp(type_):
+            return ordered_value(dt.datetime.fromisoformat(value), type_) + rest_us
+    except ValueError:  # years past 9999
+        return None
+    return None

@@ -5,12 +5,41 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from pyarrow import fs
 
-from penstock.destinations.delta.schema import CDC_NAMES, delta_fields
+from penstock.destinations.delta.log import TableState
+from penstock.destinations.delta.schema import delta_fields
 from penstock.errors import DestinationError, ErrorKind
+from penstock.lake.rows import CDC_NAMES
 from penstock.model.table import TableSchema
+
+# What a table may have without asking anything of a writer that sets every column of every row itself.
+_KNOWN_FEATURES = frozenset(
+    {
+        "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "clustering",
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "invariants",
+        "timestampNtz",
+        "typeWidening",
+        "vacuumProtocolCheck",
+        "variantType",
+    }
+)
+# Of those, what must not be in use.
+_NEEDED_SETTINGS = {
+    "delta.appendOnly": "false",
+    "delta.columnMapping.mode": "none",
+    "delta.enableChangeDataFeed": "false",
+    "delta.enableDeletionVectors": "true",
+}
+_DEFAULTS = {"delta.enableDeletionVectors": "false"}
 
 
 def check_lake(path: str, filesystem: fs.FileSystem, folder: str) -> None:
@@ -46,18 +75,28 @@ def check_columns(schema: TableSchema, *, cdc_columns: bool) -> None:
         )
 
 
+def is_owned(table: DeltaTable, description: str) -> bool:
+    """Whether this pipeline made a table."""
+    return bool(table.metadata().description == description)
+
+
 def check_owner(table: DeltaTable, description: str, location: str) -> None:
     """Refuse to replace a table that this pipeline did not make."""
-    if table.metadata().description != description:
+    if not is_owned(table, description):
         raise _unsupported(
             f"There is a Delta table at {location} that this pipeline did not make; it is left as it is.",
             "Set destination.delta.path to another folder, or move that table away.",
         )
 
 
-def check_same_columns(table: DeltaTable, schema: TableSchema, *, cdc_columns: bool) -> None:
-    """Refuse changes whose columns are not the table's."""
-    present = {item.name: item.type for item in table.schema().fields}
+def check_state(state: TableState, schema: TableSchema, location: str, *, cdc_columns: bool) -> None:
+    """Refuse changes that the table, as it is now, cannot take from us."""
+    _check_protocol(state, location)
+    _check_same_columns(Schema.from_json(state.metadata["schemaString"]), schema, cdc_columns=cdc_columns)
+
+
+def _check_same_columns(found: Schema, schema: TableSchema, *, cdc_columns: bool) -> None:
+    present = {item.name: item.type for item in found.fields}
     wanted = delta_fields(schema, cdc_columns=cdc_columns)
     differing = sorted(
         name for name in present.keys() | wanted.keys() if str(present.get(name)) != str(wanted.get(name))
@@ -66,6 +105,27 @@ def check_same_columns(table: DeltaTable, schema: TableSchema, *, cdc_columns: b
         raise DestinationError(
             f"The columns of {schema.name} changed at the source; its Delta table differs in: {', '.join(differing)}.",
             kind=ErrorKind.SCHEMA_CHANGED,
+        )
+
+
+def _check_protocol(state: TableState, location: str) -> None:
+    """Refuse a table that asks something of its writers that we do not do; silence would break its promises."""
+    features = {*state.protocol.get("readerFeatures", ()), *state.protocol.get("writerFeatures", ())}
+    unknown = sorted(features - _KNOWN_FEATURES)
+    if unknown:
+        raise _unsupported(
+            f"The Delta table at {location} was given features that Penstock does not write: {', '.join(unknown)}.",
+            "Drop the features from the table, or move it away and resync.",
+        )
+    settings = {**_DEFAULTS, **state.metadata.get("configuration", {})}
+    wrong = sorted(name for name, wanted in _NEEDED_SETTINGS.items() if settings.get(name, wanted) != wanted)
+    wrong += sorted(name for name in settings if name.startswith("delta.constraints."))
+    if wrong or "deletionVectors" not in features or state.metadata.get("partitionColumns"):
+        raise _unsupported(
+            f"The Delta table at {location} was changed so that Penstock cannot write it:"
+            f" {', '.join(wrong) or 'it is partitioned or has lost its deletion vectors'}.",
+            f"Set {', '.join(f'{name} = {value}' for name, value in _NEEDED_SETTINGS.items())}, remove constraints"
+            " and partitions, or move the table away and resync.",
         )
 
 

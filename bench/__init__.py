@@ -1,0 +1,1 @@
+"""Throughput, always beside the limit that the source sets, as ratios taken in one run."""

@@ -1,0 +1,65 @@
+"""Which catalog the tables are in, and what they are called there.
+
+Names are written so that every kind of catalog can hold them: a folder of the Hadoop catalog, a row of
+the JDBC catalog, a part of the REST catalog's URLs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.errors import DestinationError, ErrorKind
+from penstock.model.table import TableName
+
+HADOOP, JDBC, REST = "hadoop", "jdbc", "rest"
+
+_ESCAPE = "~"
+# No dots: a catalog joins namespace and name with them.
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+
+
+@dataclass(frozen=True)
+class CatalogSettings:
+    """A catalog as Iceberg's library is told of it."""
+
+    name: str
+    """What Spark calls it; the JDBC catalog also stores it with every table."""
+    properties: Mapping[str, str] = field(repr=False)
+    """Iceberg's own names: `type`, `warehouse`, `uri` and what else the kind takes. Some are secrets."""
+
+    @property
+    def kind(self) -> str:
+        """Hadoop, JDBC or REST, in small letters."""
+        return self.properties["type"]
+
+    @property
+    def folder(self) -> str | None:
+        """Where new tables go, if that is ours to say: a REST catalog's server decides for itself."""
+        return None if self.kind == REST else local_path(self.properties["warehouse"])
+
+
+def place_of(name: TableName) -> str:
+    """Return a table's name in the catalog, `namespace.table`: different for different tables."""
+    return f"{_escaped(name.schema)}.{_escaped(name.name)}"
+
+
+def _escaped(name: str) -> str:
+    return "".join(c if c in _PLAIN else "".join(f"{_ESCAPE}{byte:02X}" for byte in c.encode()) for c in name)
+
+
+def sql_name(catalog: str, place: str) -> str:
+    """Return a table's name for Spark's SQL and readers."""
+    return ".".join(f"`{part}`" for part in (catalog, *place.split(".")))
+
+
+def local_path(location: str) -> str:
+    """Return a location as a path. Tasks write files with local calls, so a URL is refused, not half served."""
+    path = location.removeprefix("file://").removeprefix("file:")
+    if path == location and "://" in location:
+        raise DestinationError(
+            f"the Iceberg tables at {location} are not in a folder: lakes on object stores are not supported yet",
+            kind=ErrorKind.DESTINATION_UNSUPPORTED,
+            remedy="Set destination.iceberg.warehouse to a folder, local or mounted.",
+        )
+    return path

@@ -1,0 +1,305 @@
+"""Iceberg's library, called in Spark's JVM: the only code that knows its classes.
+
+A commit is prepared as a transaction on the version of the table that was read, and made only if that
+is still the table's version. The library's own commits take whatever version they find, which is right
+for a lone append and wrong for us: what we write follows from what we read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+
+from penstock.contract.batch import CopiedFile
+from penstock.destinations.iceberg.catalog import CatalogSettings
+from penstock.errors import DestinationError, ErrorKind
+from penstock.failpoint import hit
+from penstock.model.lsn import Lsn
+from penstock.model.table import PipelineId, TableId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OWNER = "penstock.pipeline"
+"""The table property that says whose a table is."""
+_NAME_MAPPING = "schema.name-mapping.default"
+_DESCRIBING_THREADS = 4
+_MISSING = ("NoSuchTableException", "NoSuchNamespaceException")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a table has come: stored with every commit of ours."""
+
+    lsn: Lsn
+    parts: int
+    """Of the last copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkKeys:
+    """What a pipeline's marks of a table are stored under."""
+
+    pipeline: PipelineId
+    table: TableId
+
+    def __getitem__(self, item: str) -> str:
+        return f"penstock.{self.pipeline}.{int(self.table)}.{item}"
+
+
+class Library:
+    """The classes of Iceberg that we call, looked up once, and one catalog; used by all threads of a destination."""
+
+    def __init__(self, spark: SparkSession, settings: CatalogSettings) -> None:
+        self.spark = spark
+        jvm = spark._jvm  # noqa: SLF001  (Iceberg has no other door for Python on the driver)
+        assert jvm is not None
+        iceberg = jvm.org.apache.iceberg
+        self.hash_map = jvm.java.util.HashMap
+        self.identifier = iceberg.catalog.TableIdentifier
+        self.schema_parser = iceberg.SchemaParser
+        self.files_table = iceberg.MetadataTableType.FILES
+        self.table_util = iceberg.spark.SparkTableUtil
+        self.mapping_util = iceberg.mapping.MappingUtil
+        self.mapping_parser = iceberg.mapping.NameMappingParser
+        self.metrics_config = iceberg.MetricsConfig
+        self.delete_metrics = iceberg.MetricsConfig.forPositionDelete()
+        self.parquet_util = iceberg.parquet.ParquetUtil
+        self.data_files = iceberg.DataFiles
+        self.delete_files = iceberg.FileMetadata
+        self.every_row = iceberg.expressions.Expressions.alwaysTrue()
+        conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        options = self.to_map(settings.properties)
+        self._catalog = iceberg.CatalogUtil.buildIcebergCatalog(settings.name, options, conf)
+
+    def to_map(self, items: Mapping[str, str]) -> Any:
+        """Return a Java map."""
+        found = self.hash_map()
+        for key, value in items.items():
+            found.put(key, value)
+        return found
+
+    def open(self, place: str) -> Version | None:
+        """Read the table's present version, or None if there is no such table."""
+        try:
+            table = self._catalog.loadTable(self.identifier.parse(place))
+        except Py4JJavaError as error:
+            if java_class(error).endswith(_MISSING):
+                return None
+            raise
+        return Version(self, table, table.newTransaction())
+
+    def replace(
+        self, place: str, present: Version | None, schema: Mapping[str, Any], properties: Mapping[str, str]
+    ) -> Version:
+        """Prepare a table with these columns and no rows, in the place of the present one if there is one."""
+        columns = self.schema_parser.fromJson(json.dumps(schema))
+        identifier = self.identifier.parse(place)
+        builder = self._catalog.buildTable(identifier, columns).withProperties(self.to_map(properties))
+        if present is not None:
+            return Version(self, present.table, builder.replaceTransaction(), is_replaced=True)
+        self._make_namespace(identifier.namespace())
+        transaction = builder.createTransaction()
+        return Version(self, transaction.table(), transaction, is_replaced=True)
+
+    def _make_namespace(self, namespace: Any) -> None:
+        try:
+            if not self._catalog.namespaceExists(namespace):
+                self._catalog.createNamespace(namespace)
+        except Py4JJavaError as error:
+            # Another table's copy was quicker.
+            if not java_class(error).endswith("AlreadyExistsException"):
+                raise
+
+    def check(self) -> None:
+        """Ask the catalog for something, so that one that cannot be reached is noticed."""
+        self._catalog.listNamespaces()
+
+
+class Version:
+    """One version of a table, and the commit that is to follow it."""
+
+    def __init__(self, library: Library, table: Any, transaction: Any, *, is_replaced: bool = False) -> None:
+        self.table = table
+        self._library = library
+        self._transaction = transaction
+        self._is_replaced = is_replaced
+        self._base = transaction.startMetadata()
+
+    @cached_property
+    def location(self) -> str:
+        """Where the table's files are."""
+        return str(self._transaction.table().location())
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The columns, with their ids, as the commit will have them."""
+        found: dict[str, Any] = json.loads(self._library.schema_parser.toJson(self._transaction.table().schema()))
+        return found
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table already."""
+        return self._base is not None
+
+    @cached_property
+    def owner(self) -> str | None:
+        """The pipeline that made the table, or None if no pipeline did."""
+        found: str | None = self._base.property(OWNER, None)
+        return found
+
+    @property
+    def format_version(self) -> int:
+        """Which of Iceberg's formats the table has."""
+        return int(self._base.formatVersion())
+
+    @cached_property
+    def snapshot_id(self) -> int | None:
+        """What names the rows that the table has now; None before its first commit."""
+        snapshot = self._base.currentSnapshot()
+        return None if snapshot is None else int(snapshot.snapshotId())
+
+    def mark(self, keys: MarkKeys) -> Mark | None:
+        """Return the last mark that the present rows descend from, or None if there is none.
+
+        A snapshot of somebody else's, a compaction's say, has no mark; its ancestors do. Where these have
+        expired the table's properties tell, unless the table was since taken back to an older snapshot.
+        """
+        snapshot = newest = self._base.currentSnapshot() if self.exists else None
+        while snapshot is not None:
+            summary = snapshot.summary()
+            text = summary.get(keys["lsn"])
+            if text is not None:
+                return Mark(Lsn.parse(text), int(summary.get(keys["parts"])))
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else self._base.snapshot(parent)
+        return None if newest is None else self._property_mark(keys, int(newest.sequenceNumber()))
+
+    def _property_mark(self, keys: MarkKeys, sequence: int) -> Mark | None:
+        text = self._base.property(keys["lsn"], None)
+        if text is None or int(self._base.property(keys["sequence"], "0")) > sequence:
+            return None
+        return Mark(Lsn.parse(text), int(self._base.property(keys["parts"], "0")))
+
+    def files(self) -> pa.Table:
+        """Return the present files, as Iceberg's metadata table `files` describes them: those with deletes too.
+
+        By way of Spark, in one job: asking for each file across the bridge takes milliseconds a file.
+        """
+        from pyspark.sql import DataFrame
+
+        library = self._library
+        session = library.spark._jsparkSession  # noqa: SLF001
+        loaded = library.table_util.loadMetadataTable(session, self.table, library.files_table)
+        wanted = ["content", "file_path", "file_format", "record_count", "lower_bounds", "upper_bounds"]
+        found = DataFrame(loaded, library.spark).select(*wanted).toArrow()
+        # Listed is what the table has, which could be more than this version of it.
+        if int(self.table.currentSnapshot().snapshotId()) != self.snapshot_id:
+            raise DestinationError("The table has another version by now.", kind=ErrorKind.DESTINATION_CONFLICT)
+        return found
+
+    def commit(
+        self,
+        keys: MarkKeys,
+        mark: Mark,
+        *,
+        rows: Sequence[CopiedFile] = (),
+        deletes: CopiedFile | None = None,
+        empties: bool = False,
+    ) -> int:
+        """Make the next version and return its snapshot's id: add rows, delete positions, or remove all rows first.
+
+        Fails, with nothing changed, if somebody else committed since this version was read.
+        """
+        operation = self._operation(rows, deletes, empties=empties)
+        operation.set(keys["lsn"], str(mark.lsn)).set(keys["parts"], str(mark.parts)).commit()
+        snapshot = self._transaction.currentMetadata().currentSnapshot()
+        properties = self._transaction.updateProperties()
+        properties.set(OWNER, keys.pipeline)
+        properties.set(keys["lsn"], str(mark.lsn)).set(keys["parts"], str(mark.parts))
+        properties.set(keys["sequence"], str(snapshot.sequenceNumber()))
+        if self._is_replaced:
+            properties.set(_NAME_MAPPING, self._library.mapping_parser.toJson(self._mapping))
+        properties.commit()
+        hit("iceberg.commit")
+        self._make()
+        hit("iceberg.committed")
+        return int(snapshot.snapshotId())
+
+    def _make(self) -> None:
+        if self.exists:
+            self._transaction.underlyingOps().commit(self._base, self._transaction.currentMetadata())
+        else:
+            self._transaction.commitTransaction()
+
+    def _operation(self, rows: Sequence[CopiedFile], deletes: CopiedFile | None, *, empties: bool) -> Any:
+        files = self._data_files(rows)
+        if empties:
+            operation = self._transaction.newOverwrite().overwriteByRowFilter(self._library.every_row)
+            add = operation.addFile
+        elif deletes is not None:
+            operation = self._transaction.newRowDelta().addDeletes(self._delete_file(deletes))
+            add = operation.addRows
+        else:
+            operation = self._transaction.newAppend()
+            add = operation.appendFile
+        for file in files:
+            add(file)
+        return operation
+
+    @cached_property
+    def _mapping(self) -> Any:
+        """Columns by name, for files without ids."""
+        return self._library.mapping_util.create(self._transaction.table().schema())
+
+    @cached_property
+    def _row_metrics(self) -> Any:
+        return self._library.metrics_config.forTable(self._transaction.table())
+
+    def _data_files(self, files: Sequence[CopiedFile]) -> list[Any]:
+        """Describe files with what their footers say; a copy has many, and each takes milliseconds."""
+        if len(files) <= 1:
+            return [self._data_file(file) for file in files]
+        with ThreadPoolExecutor(_DESCRIBING_THREADS) as threads:
+            return list(threads.map(self._data_file, files))
+
+    def _data_file(self, file: CopiedFile) -> Any:
+        opened = self._io.newInputFile(file.path)
+        metrics = self._library.parquet_util.fileMetrics(opened, self._row_metrics, self._mapping)
+        return self._described(self._library.data_files.builder(self._spec), file, metrics)
+
+    def _delete_file(self, file: CopiedFile) -> Any:
+        opened = self._io.newInputFile(file.path)
+        metrics = self._library.parquet_util.fileMetrics(opened, self._library.delete_metrics)
+        builder = self._library.delete_files.deleteFileBuilder(self._spec).ofPositionDeletes()
+        return self._described(builder, file, metrics)
+
+    def _described(self, builder: Any, file: CopiedFile, metrics: Any) -> Any:
+        """Fill in a description; by the path we give, since deletes name files by exactly that."""
+        builder.withPath(file.path).withFormat("PARQUET").withFileSizeInBytes(file.size_bytes)
+        return builder.withMetrics(metrics).build()
+
+    @cached_property
+    def _io(self) -> Any:
+        return self.table.io()
+
+    @cached_property
+    def _spec(self) -> Any:
+        return self._transaction.table().spec()
+
+
+def java_class(error: Py4JJavaError) -> str:
+    """Return the name of the Java exception's class."""
+    return str(error.java_exception.getClass().getName())
+
+
+def is_outrun(error: Py4JJavaError) -> bool:
+    """Whether a commit failed because of another one, so that nothing of it is there."""
+    return java_class(error).endswith("CommitFailedException")

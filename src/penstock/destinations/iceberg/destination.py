@@ -1,0 +1,258 @@
+"""Replicates into Iceberg tables, one for each source table, committing every table's position with its data.
+
+Files are written by Spark's tasks for a copy and by this process for changes; a commit is made by
+Iceberg's library in Spark's JVM, on the very version of the table that the position was read from.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from penstock.contract.batch import CopiedFile, EventBatch, RowBatch, TableChanges
+from penstock.destinations.iceberg import validate
+from penstock.destinations.iceberg.apply import Application, LakeTable
+from penstock.destinations.iceberg.catalog import HADOOP, CatalogSettings, place_of, sql_name
+from penstock.destinations.iceberg.client import Library, Mark, MarkKeys, Version
+from penstock.destinations.iceberg.fault import translated
+from penstock.destinations.iceberg.index import KnownFiles
+from penstock.destinations.iceberg.rows import DataFolder
+from penstock.destinations.iceberg.schema import arrow_schema, iceberg_schema
+from penstock.errors import DestinationError, ErrorKind
+from penstock.lake.rows import CHANGE_TYPE, LSN, TIMESTAMP
+from penstock.lake.search import Search
+from penstock.model.lsn import Lsn
+from penstock.model.table import PipelineId, TableId, TableSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Each lost race means that somebody else made progress; a table that is written so often is not ours alone.
+_ATTEMPTS = 10
+# Iceberg keeps bounds for a table's first 100 columns; a key further on needs its own for files to be skipped.
+_BOUNDED_COLUMNS = 100
+_PROPERTIES = {
+    # Deletes by position; those of version 3 are in Puffin files and cost Spark's executors memory without bound.
+    "format-version": "2",
+    # What others do to the table with SQL is done as we do it: rows are deleted where they stand.
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    # There are no partitions to sort rows into before they are written.
+    "write.distribution-mode": "none",
+    # A commit a second would leave as many metadata files, each as long as the table has snapshots.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+
+class TableMapping(Protocol):
+    """The part of a `StateStore` that remembers where tables are."""
+
+    def get_table_mapping(self, table: TableId) -> str | None:
+        """Return the table's name in the catalog, or None."""
+        ...
+
+    def get_table_mappings(self) -> Mapping[TableId, str]:
+        """Return all names."""
+        ...
+
+    def store_table_mapping(self, table: TableId, destination_table: str) -> None:
+        """Keep a table's name."""
+        ...
+
+
+class IcebergDestination:
+    """A catalog of Iceberg tables, `<schema>.<table>` each; `Positioned`, so exactly once.
+
+    `cdc_columns` adds `_CHANGE_TYPE` (INSERT or UPDATE), `_LSN` and `_TIMESTAMP` of the change that
+    last wrote a row.
+    """
+
+    name: ClassVar[str] = "iceberg"
+
+    def __init__(
+        self,
+        catalog: CatalogSettings,
+        *,
+        pipeline: PipelineId,
+        spark: Callable[[], SparkSession],
+        tables: TableMapping,
+        cdc_columns: bool = True,
+        clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+    ) -> None:
+        self._catalog = catalog
+        self._folder = catalog.folder
+        self._pipeline = pipeline
+        self._spark = spark
+        self._tables = tables
+        self._cdc = cdc_columns
+        self._clock = clock
+        self._search = Search(spark)
+        self._lock = threading.Lock()
+        self._opened: tuple[SparkSession, Library] | None = None
+        self._known: dict[TableId, KnownFiles] = {}
+
+    def startup(self) -> None:
+        """Check that the warehouse can be written, and that a catalog elsewhere answers."""
+        if self._folder is not None:
+            validate.check_folder(self._folder)
+        if self._catalog.kind != HADOOP:
+            with translated(f"Opening the {self._catalog.kind} catalog {self._catalog.name}"):
+                self._library().check()
+
+    def shutdown(self) -> None:
+        """End our threads; Spark belongs to whoever opened it."""
+        self._search.close()
+
+    def table_name(self, table: TableId) -> str | None:
+        """Return the table's name for Spark's SQL, or None if there is none."""
+        place = self._known_place(table)
+        return None if place is None else sql_name(self._catalog.name, place)
+
+    def watermark(self, table: TableId) -> Lsn | None:
+        """Return the position in the table's own metadata."""
+        mark = self._mark(table)
+        return None if mark is None else mark.lsn
+
+    def copied_parts(self, table: TableId) -> int:
+        """Return the number in the table's own metadata."""
+        mark = self._mark(table)
+        return 0 if mark is None else mark.parts
+
+    def _mark(self, table: TableId) -> Mark | None:
+        place = self._known_place(table)
+        if place is None:
+            return None
+        with translated(f"Reading the position of the Iceberg table {place}"):
+            version = self._library().open(place)
+            return None if version is None else version.mark(self._keys(table))
+
+    def truncate_table(self, table: TableId) -> None:
+        """Remove every row, in one commit that also takes the position back to 0."""
+        place = self._known_place(table)
+        if place is not None:
+            self._persist(f"Emptying the Iceberg table {place}", lambda: self._truncate(table, place))
+
+    def _truncate(self, table: TableId, place: str) -> None:
+        version = self._library().open(place)
+        # One that somebody else made is left as it is; the copy that follows will say so.
+        if version is not None and version.owner == self._pipeline:
+            version.commit(self._keys(table), Mark(Lsn(0), 0), empties=True)
+
+    def write_table_rows(self, table: TableSchema, rows: RowBatch) -> None:
+        """Let Spark's tasks write the files into the table's folder, then commit them at once."""
+        validate.check_columns(table, cdc_columns=self._cdc)
+        place = self._place(table)
+        what = f"Copying {table.name} to the Iceberg table {place}"
+        with translated(what):
+            location = self._begun(table, place, rows.part).location
+            validate.check_free(location)
+            folder = DataFolder.of(location)
+            copied = rows.write_files(folder.path, self._copied_values(rows.watermark))
+        files = [folder.named(file) for file in copied]
+        self._persist(what, lambda: self._add_part(table, place, rows, files))
+
+    def _begun(self, table: TableSchema, place: str, part: int) -> Version:
+        """Return what a part of a copy is to be committed on: for the first one, a table without rows."""
+        present = self._library().open(place)
+        if present is not None:
+            validate.check_owner(present, self._pipeline, place)
+            validate.check_format(present, place)
+        if part == 0:
+            columns = arrow_schema(table, cdc_columns=self._cdc)
+            properties = {**_PROPERTIES, **_metrics(table), "comment": f"Replicated by Penstock, {self._pipeline}"}
+            return self._library().replace(place, present, iceberg_schema(columns), properties)
+        if present is None:
+            raise validate.never_copied(table, place)
+        return present
+
+    def _add_part(self, table: TableSchema, place: str, rows: RowBatch, files: list[CopiedFile]) -> None:
+        keys, version = self._keys(table.id), self._begun(table, place, rows.part)
+        if rows.part:
+            mark = version.mark(keys)
+            if mark is None or mark.parts > rows.part:
+                raise validate.other_copy(table, place)
+        version.commit(keys, Mark(rows.watermark, rows.part + 1), rows=files)
+
+    def write_events(self, events: EventBatch) -> None:
+        """Apply each table's changes in one commit of its own."""
+        for table, changes in events.tables().items():
+            place = self._place(changes.schema)
+            what = f"Applying changes of {changes.schema.name} to the Iceberg table {place}"
+            self._persist(what, partial(self._apply, table, changes, place, events.end_lsn))
+
+    def _apply(self, table: TableId, changes: TableChanges, place: str, end: Lsn) -> None:
+        schema, keys = changes.schema, self._keys(table)
+        version = self._library().open(place)
+        mark = None if version is None else version.mark(keys)
+        if version is None or mark is None:
+            raise validate.never_copied(schema, place)
+        if mark.lsn >= end:
+            return
+        validate.check_format(version, place)
+        validate.check_same_columns(version, schema, cdc_columns=self._cdc)
+        with self._lock:
+            known = self._known.setdefault(table, KnownFiles(place))
+        Application(LakeTable(keys, self._search, known, self._cdc), version, changes, mark, end).run()
+
+    def _persist(self, what: str, attempt: Callable[[], None]) -> None:
+        """Make a commit, again on the table's next version if another writer was faster."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                with translated(what):
+                    return attempt()
+            except DestinationError as error:
+                if error.kind is not ErrorKind.DESTINATION_CONFLICT:
+                    raise
+        with translated(what):
+            return attempt()
+
+    def _library(self) -> Library:
+        """Return Iceberg's library in the JVM that runs now."""
+        spark = self._spark()
+        with self._lock:
+            if self._opened is None or self._opened[0] is not spark:
+                self._opened = (spark, Library(spark, self._catalog))
+            return self._opened[1]
+
+    def _keys(self, table: TableId) -> MarkKeys:
+        return MarkKeys(self._pipeline, table)
+
+    def _copied_values(self, watermark: Lsn) -> dict[str, pa.Scalar[Any]]:
+        if not self._cdc:
+            return {}
+        return {
+            CHANGE_TYPE: pa.scalar("INSERT", pa.string()),
+            LSN: pa.scalar(int(watermark), pa.int64()),
+            TIMESTAMP: pa.scalar(self._clock(), pa.timestamp("us", "UTC")),
+        }
+
+    def _known_place(self, table: TableId) -> str | None:
+        """Return the table's name if it has one here; a path is what a Delta lake left in the same state."""
+        place = self._tables.get_table_mapping(table)
+        return None if place is None or "/" in place else place
+
+    def _place(self, schema: TableSchema) -> str:
+        """Return the table's name, choosing it when the table is first met; it stays when the table is renamed."""
+        with self._lock:
+            known = self._known_place(schema.id)
+            if known is not None:
+                return known
+            place = place_of(schema.name)
+            # Some catalogs, and some file systems below them, do not tell "Items" from "items".
+            if place.lower() in {each.lower() for each in self._tables.get_table_mappings().values()}:
+                # Or another table had this name first and was renamed since; `~` is in no plain name.
+                place = f"{place}~{int(schema.id)}"
+            self._tables.store_table_mapping(schema.id, place)
+            return place
+
+
+def _metrics(schema: TableSchema) -> dict[str, str]:
+    last = max((schema.columns.index(column) for column in schema.key), default=0)
+    return {"write.metadata.metrics.max-inferred-column-defaults": str(max(_BOUNDED_COLUMNS, last + 1))}

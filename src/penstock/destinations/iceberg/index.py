@@ -1,0 +1,181 @@
+"""Which files a table has, what keys each can hold, and which of their rows are gone.
+
+Read from the table's manifests once, and kept up to date by our own commits; it counts only for the
+snapshot that it was made for, so after anybody else's commit it is read anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+from pyroaring import BitMap64
+
+from penstock.contract.batch import CopiedFile
+from penstock.destinations.iceberg import validate
+from penstock.destinations.iceberg.catalog import local_path
+from penstock.destinations.iceberg.client import Version
+from penstock.destinations.iceberg.rows import read_deletes
+from penstock.destinations.iceberg.schema import bound, field_ids, physical_names
+from penstock.lake.key import Bound, KeySet, Numbers, ordered_value
+from penstock.lake.locate import Found, LakeFiles
+from penstock.lake.search import Search, SearchedFile
+from penstock.model.table import TableSchema
+from penstock.wire.arrow import arrow_type
+
+# Names that Iceberg's own writers use in files as they are; others they replace by something that Avro allows.
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+# What `content` says of a file.
+_DATA, _POSITION_DELETES = 0, 1
+
+
+def key_columns(schema: TableSchema) -> pa.Schema:
+    """Return the key's columns as they are compared."""
+    return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in schema.key])
+
+
+@dataclass(frozen=True)
+class IdentifiedFiles(LakeFiles):
+    """The files of a table whose columns are known by their ids, whatever a file calls them."""
+
+    ids: Mapping[str, int]
+
+    def find(self, path: str, keys: KeySet) -> Found:
+        """Return every row of a file that has one of the keys."""
+        return self._of(path).find(path, keys)
+
+    def keys(self, path: str, max_bytes: int) -> list[Any] | None:
+        """Return the keys of all rows."""
+        return self._of(path).keys(path, max_bytes)
+
+    def _of(self, path: str) -> LakeFiles:
+        return LakeFiles(self.filesystem, self.named(path, self.key))
+
+    def named(self, path: str, columns: pa.Schema) -> pa.Schema:
+        """Return columns under the names that a file has for them."""
+        if all(map(_PLAIN.match, columns.names)):
+            return columns
+        names = physical_names(pq.read_schema(path), [self.ids[name] for name in columns.names], columns.names)
+        return pa.schema([column.with_name(name) for column, name in zip(columns, names, strict=True)])
+
+
+@dataclass
+class FileIndex:
+    """The files of one table at one snapshot."""
+
+    snapshot_id: int | None
+    files: IdentifiedFiles
+    bounds: dict[str, Mapping[int, Bound]] = field(default_factory=dict)
+    """What is known of every file's keys, by their columns' places in the key."""
+    rows: dict[str, int] = field(default_factory=dict)
+    gone: dict[str, BitMap64] = field(default_factory=dict)
+    """Positions, by file, where any row is gone."""
+
+    @classmethod
+    def read(cls, version: Version, schema: TableSchema, place: str) -> FileIndex:
+        """Read what a version of the table has."""
+        key = key_columns(schema)
+        index = cls(version.snapshot_id, IdentifiedFiles(fs.LocalFileSystem(), key, field_ids(version.schema)))
+        listed: Sequence[Any] = [] if version.snapshot_id is None else version.files().to_pylist()
+        for file in listed:
+            _check_readable(file, place)
+            if file["content"] == _DATA:
+                index.add(file["file_path"], file["record_count"], index.listed_bounds(file))
+        for file in listed:
+            if file["content"] == _POSITION_DELETES:
+                for name, places in read_deletes(local_path(file["file_path"])):
+                    index.subtract(name, places)
+        return index
+
+    def add(self, path: str, rows: int, bounds: Mapping[int, Bound | None]) -> None:
+        """Know one more file."""
+        self.rows[path] = rows
+        self.bounds[path] = {place: each for place, each in bounds.items() if each is not None}
+
+    def subtract(self, path: str, places: Numbers) -> None:
+        """Know rows as gone; a file of deletes may still name files that are no longer there."""
+        if path in self.rows:
+            self.gone.setdefault(path, BitMap64()).update(places.tolist())
+
+    def clear(self) -> None:
+        """Forget every file."""
+        for known in (self.rows, self.bounds, self.gone):
+            known.clear()
+
+    def listed_bounds(self, file: Mapping[str, Any]) -> dict[int, Bound | None]:
+        """Return the key's bounds that a manifest has."""
+        low, high = (dict(file[name] or ()) for name in ("lower_bounds", "upper_bounds"))
+        ids = [(place, self.files.ids[column.name], column.type) for place, column in enumerate(self.files.key)]
+        return {place: bound(low[id_], high[id_], type_) for place, id_, type_ in ids if id_ in low and id_ in high}
+
+    def written_bounds(self, file: CopiedFile) -> dict[int, Bound | None]:
+        """Return the key's bounds that a new file has."""
+        return {
+            place: _ordered(file, column) for place, column in enumerate(self.files.key) if column.name in file.minimums
+        }
+
+    def find(self, search: Search, keys: KeySet) -> dict[str, Found]:
+        """Return the rows that are there and have one of the keys, by their file."""
+        names = [name for name, bounds in self.bounds.items() if keys.may_be_within(bounds)]
+        searched = [SearchedFile(local_path(name), self.rows[name]) for name in names]
+        found = zip(names, search.find(self.files, searched, keys), strict=True) if searched else ()
+        present = {name: self._present(name, each) for name, each in found if len(each.places)}
+        return {name: each for name, each in present.items() if len(each.places)}
+
+    def _present(self, name: str, found: Found) -> Found:
+        gone = self.gone.get(name)
+        if gone is None:
+            return found
+        return found.where(np.array([place not in gone for place in found.places.tolist()], np.bool_))
+
+
+def _check_readable(file: Mapping[str, Any], place: str) -> None:
+    if file["content"] not in {_DATA, _POSITION_DELETES} or file["file_format"].lower() != "parquet":
+        raise validate.refuse_foreign_files(place)
+
+
+def _ordered(file: CopiedFile, column: pa.Field[Any]) -> Bound | None:
+    low, high = (ordered_value(side.get(column.name), column.type) for side in (file.minimums, file.maximums))
+    return None if low is None or high is None else (low, high)
+
+
+class KnownFiles:
+    """One table's index, as long as it is true."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._index: FileIndex | None = None
+
+    def at(self, version: Version, schema: TableSchema) -> FileIndex:
+        """Return a version's files, from our own last commit or read anew."""
+        if self._index is None or self._index.snapshot_id != version.snapshot_id:
+            self._index = FileIndex.read(version, schema, self._place)
+        return self._index
+
+    def follow(
+        self,
+        version: Version,
+        snapshot_id: int,
+        added: Sequence[CopiedFile],
+        gone: Mapping[str, Numbers],
+        *,
+        is_emptied: bool,
+    ) -> None:
+        """Follow a commit of ours on a version, if that version's files are known."""
+        index = self._index
+        if index is None or index.snapshot_id != version.snapshot_id:
+            return
+        if is_emptied:
+            index.clear()
+        for file in added:
+            index.add(file.path, file.rows, index.written_bounds(file))
+        for name, places in gone.items():
+            index.subtract(name, places)
+        index.snapshot_id = snapshot_id

@@ -1,0 +1,113 @@
+"""What we write into a table's folder ourselves: rows, and the positions of rows that are gone, as Parquet files.
+
+A file is on disk, with its name, before a commit refers to it, so that what a commit names survives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.contract.batch import CopiedFile
+from penstock.destinations.iceberg.catalog import local_path
+from penstock.lake.key import Numbers
+from penstock.spark.parquet import describe_file
+from penstock.wire.arrow import wrap
+
+# The ids that Iceberg's specification reserves for the columns of position deletes.
+_DELETE_COLUMNS: list[pa.Field[Any]] = [
+    pa.field("file_path", pa.string(), nullable=False, metadata={b"PARQUET:field_id": b"2147483546"}),
+    pa.field("pos", pa.int64(), nullable=False, metadata={b"PARQUET:field_id": b"2147483545"}),
+]
+_DELETES = pa.schema(_DELETE_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolder:
+    """Where a table's data files are."""
+
+    location: str
+    """As the table's metadata has it."""
+
+    @property
+    def path(self) -> str:
+        """The same as a path."""
+        return local_path(self.location)
+
+    @classmethod
+    def of(cls, table_location: str) -> DataFolder:
+        """Return a table's folder, which is made if it is not there."""
+        folder = cls(f"{table_location.rstrip('/')}/data")
+        Path(folder.path).mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def named(self, file: CopiedFile) -> CopiedFile:
+        """Return a file of the folder with its path as the table's metadata will have it."""
+        return replace(file, path=f"{self.location}/{Path(file.path).name}")
+
+    def write_rows(self, tables: Iterable[pa.Table], columns: pa.Schema) -> list[CopiedFile]:
+        """Write rows as one file; none if there are no rows."""
+        file = self._written("part", columns, tables)
+        if file.rows:
+            return [file]
+        self.remove([file])
+        return []
+
+    def write_deletes(self, gone: Mapping[str, Numbers]) -> CopiedFile:
+        """Write the positions of rows that are gone, by the file they are in; readers want both in order."""
+        return self._written("deletes", _DELETES, (_deletes(name, gone[name]) for name in sorted(gone)))
+
+    def remove(self, files: Iterable[CopiedFile]) -> None:
+        """Remove files that no version of the table has."""
+        for file in files:
+            Path(local_path(file.path)).unlink(missing_ok=True)
+
+    def _written(self, kind: str, columns: pa.Schema, tables: Iterable[pa.Table]) -> CopiedFile:
+        path = Path(self.path) / f"{kind}-{uuid.uuid4().hex}.parquet"
+        described: list[pq.FileMetaData] = []
+        with _durable(path) as file, pq.ParquetWriter(file, columns, metadata_collector=described) as out:
+            # A row group without rows has no statistics, and would take the file's from it.
+            for table in (each for each in tables if each.num_rows):
+                out.write_table(table)
+        return self.named(describe_file(str(path), path.stat().st_size, described[0]))
+
+
+def _deletes(name: str, places: Numbers) -> pa.Table:
+    return pa.Table.from_arrays([pa.repeat(name, len(places)), wrap(np.sort(places), pa.int64())], schema=_DELETES)
+
+
+def read_deletes(path: str) -> Iterator[tuple[str, Numbers]]:
+    """Yield the positions that a file of deletes has, by the file they are in."""
+    table = pq.read_table(path, columns=_DELETES.names)
+    encoded: Any = table.column("file_path").combine_chunks().dictionary_encode()
+    places: Any = table.column("pos").to_numpy()
+    numbers = encoded.indices.to_numpy()
+    for number, name in enumerate(encoded.dictionary.to_pylist()):
+        yield name, places[numbers == number]
+
+
+@contextlib.contextmanager
+def _durable(path: Path) -> Iterator[IO[bytes]]:
+    """Write a new file; on disk at the end of the block, and gone if that fails."""
+    try:
+        with path.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

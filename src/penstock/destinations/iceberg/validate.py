@@ -1,0 +1,148 @@
+"""What an Iceberg table cannot hold, refused before anything is written, and what the warehouse must allow."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.destinations.iceberg.catalog import local_path
+from penstock.destinations.iceberg.client import Version
+from penstock.destinations.iceberg.schema import arrow_schema, column_types, iceberg_schema
+from penstock.errors import DestinationError, ErrorKind
+from penstock.lake.rows import CDC_NAMES
+from penstock.model.table import PipelineId, TableSchema
+
+_FORMAT_VERSION = 2
+
+
+def check_folder(path: str) -> None:
+    """Create the warehouse's folder and write a file in it, or say why that is not possible."""
+    folder = Path(path)
+    probe = folder / f".penstock-probe-{uuid.uuid4().hex}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"penstock")
+        probe.unlink()
+    except OSError as error:
+        raise DestinationError(
+            f"The warehouse {path} cannot be written: {error.strerror or type(error).__name__}.",
+            kind=ErrorKind.DESTINATION_PERMISSION_DENIED,
+            remedy=f"Give this process's user write access to {path}, or set destination.iceberg.warehouse to another"
+            " folder.",
+        ) from error
+
+
+def check_columns(schema: TableSchema, *, cdc_columns: bool) -> None:
+    """Refuse column names that readers, most of which ignore case, would take for one another or for ours."""
+    folded = Counter(name.lower() for name in schema.column_names)
+    twice = [name for name in schema.column_names if folded[name.lower()] > 1]
+    if twice:
+        raise _unsupported(
+            f"Table {schema.name} has columns that differ only in case ({', '.join(twice)}); most readers of Iceberg"
+            " tables cannot tell them apart.",
+            "Rename one of them at the source, or leave one out with a column list in the publication.",
+        )
+    ours = [name for name in schema.column_names if cdc_columns and name.upper() in CDC_NAMES]
+    if ours:
+        raise _unsupported(
+            f"Table {schema.name} has a column {ours[0]}, and Penstock adds one of that name.",
+            "Set destination.iceberg.cdc_columns to false, or rename the column at the source.",
+        )
+    _check_elements(schema, arrow_schema(schema, cdc_columns=cdc_columns))
+
+
+def _check_elements(schema: TableSchema, columns: pa.Schema) -> None:
+    """Refuse what Iceberg would take for an array's elements: it names them by a path."""
+    elements = {f"{column.name}.element" for column in columns if isinstance(column.type, pa.ListType)}
+    taken = sorted(elements & set(columns.names))
+    if taken or not columns:
+        what = f"a column {taken[0]}, which is what Iceberg calls an array's elements" if taken else "no columns"
+        raise _unsupported(f"Table {schema.name} has {what}.", "Change the table's columns at the source.")
+
+
+def check_owner(version: Version, pipeline: PipelineId, place: str) -> None:
+    """Refuse to replace a table that this pipeline did not make."""
+    if version.owner != pipeline:
+        raise _unsupported(
+            f"There is an Iceberg table {place} that this pipeline did not make; it is left as it is.",
+            "Set destination.iceberg.warehouse or catalog to another one, or move that table away.",
+        )
+
+
+def check_same_columns(version: Version, schema: TableSchema, *, cdc_columns: bool) -> None:
+    """Refuse changes whose columns are not the table's."""
+    present = column_types(version.schema)
+    wanted = column_types(iceberg_schema(arrow_schema(schema, cdc_columns=cdc_columns)))
+    differing = sorted(name for name in present.keys() | wanted.keys() if present.get(name) != wanted.get(name))
+    if differing:
+        raise DestinationError(
+            f"The columns of {schema.name} changed at the source; its Iceberg table differs in: "
+            f"{', '.join(differing)}.",
+            kind=ErrorKind.SCHEMA_CHANGED,
+        )
+
+
+def check_format(version: Version, place: str) -> None:
+    """Refuse a table that somebody raised to a format whose deletes are not ours to write."""
+    if version.format_version != _FORMAT_VERSION:
+        raise _unsupported(
+            f"The Iceberg table {place} has format version {version.format_version}; Penstock writes version"
+            f" {_FORMAT_VERSION}.",
+            "A table cannot be taken back to an older format: move it away, then resync it.",
+        )
+
+
+def refuse_keyless(schema: TableSchema) -> DestinationError:
+    """Return the error for a change that names no row."""
+    return _unsupported(
+        f"Table {schema.name} has no key, so its updates and deletes cannot be applied.",
+        "Give it a primary key, or a replica identity with a unique index, at the source; then resync the table.",
+    )
+
+
+def refuse_missing_row(schema: TableSchema) -> DestinationError:
+    """Return the error for an unchanged value that is nowhere to be kept from."""
+    return _unsupported(
+        f"Table {schema.name} has an update of a row that the Iceberg table does not have.",
+        "Something else changed the Iceberg table: resync the table.",
+    )
+
+
+def refuse_foreign_files(place: str) -> DestinationError:
+    """Return the error for files of another writer that are not ours to read."""
+    return _unsupported(
+        f"The Iceberg table {place} has files of another writer that are not Parquet, or deletes by equality.",
+        "Let that writer rewrite the table's data files as Parquet, or resync the table.",
+    )
+
+
+def check_free(location: str) -> None:
+    """Refuse to make a table where a Delta table is: each would take the other's files for its own to remove."""
+    if (Path(local_path(location)) / "_delta_log").is_dir():
+        raise _unsupported(
+            f"There is a Delta table in {location}, where the Iceberg table would be.",
+            "Set destination.iceberg.warehouse to another folder, or move the Delta table away.",
+        )
+
+
+def never_copied(schema: TableSchema, place: str) -> DestinationError:
+    """Return the error for changes without a table to apply them to."""
+    return _unsupported(
+        f"There is no copy of {schema.name} in {place} to apply changes to.",
+        "Resync the table; its Iceberg table was moved, removed or replaced.",
+    )
+
+
+def other_copy(schema: TableSchema, place: str) -> DestinationError:
+    """Return the error for a part of a copy that the table is not waiting for."""
+    return _unsupported(
+        f"The Iceberg table {place} does not hold the earlier parts of this copy of {schema.name}.",
+        "Something else changed the Iceberg table: resync the table.",
+    )
+
+
+def _unsupported(message: str, remedy: str) -> DestinationError:
+    return DestinationError(message, kind=ErrorKind.DESTINATION_UNSUPPORTED, remedy=remedy)

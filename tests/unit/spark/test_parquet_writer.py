@@ -1,0 +1,115 @@
+"""A file is written in row groups of bounded bytes, and what is repetitive in it is written once."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.spark import parquet
+from penstock.spark.parquet import FileWriter, repetitive_columns
+
+CONSTANTS = {
+    "_op": pa.scalar("INSERT"),
+    "_at": pa.scalar(dt.datetime(2026, 1, 1, tzinfo=dt.UTC), pa.timestamp("us", "UTC")),
+}
+
+
+def write(path: Path, batches: list[pa.RecordBatch], constants: dict[str, Any] | None = None) -> Any:
+    writer = FileWriter(path, batches[0].schema, constants or {})
+    for batch in batches:
+        writer.write(batch)
+    return writer.finish()
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(st.integers(0, 300), min_size=1, max_size=12).filter(any),
+    values=st.sampled_from([lambda n: n, lambda n: n % 3, lambda _: None]),
+    limit=st.sampled_from([1, 1000, 1 << 20]),
+)
+def test_what_was_written_is_read_back_whatever_the_batches_and_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], values: Any, limit: int
+) -> None:
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", limit)
+    numbers = iter(range(10_000))
+    batches = [
+        pa.record_batch({"n": pa.array([values(next(numbers)) for _ in range(size)], pa.int64())}) for size in sizes
+    ]
+    file = write(tmp_path / "f.parquet", batches, CONSTANTS)
+    table = pq.read_table(tmp_path / "f.parquet")
+    assert table.column("n").to_pylist() == pa.Table.from_batches(batches).column("n").to_pylist()
+    assert file.rows == sum(sizes) == table.column("_op").to_pylist().count("INSERT")
+
+
+def test_a_row_group_ends_when_its_bytes_are_many_however_few_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 100_000)
+    wide = pa.record_batch({"v": ["x" * 60_000]})
+    narrow = pa.record_batch({"v": ["y"] * 100})
+    file = write(tmp_path / "f.parquet", [wide] * 4 + [narrow] * 30)
+    metadata = pq.read_metadata(tmp_path / "f.parquet")
+    assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [2, 2, 3000]
+    assert file.size_bytes == (tmp_path / "f.parquet").stat().st_size
+
+
+def test_a_file_without_rows_is_none(tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64())])
+    assert FileWriter(tmp_path / "f.parquet", schema, CONSTANTS).finish() is None
+    assert write(tmp_path / "f.parquet", [pa.RecordBatch.from_pylist([], schema)], CONSTANTS) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_without_columns_have_their_constants(tmp_path: Path) -> None:
+    nothing: Any = pa.Array.from_buffers(pa.struct([]), 7, [None])
+    file = write(tmp_path / "f.parquet", [pa.RecordBatch.from_struct_array(nothing)] * 2, CONSTANTS)
+    assert (file.rows, pq.read_table(tmp_path / "f.parquet").column_names) == (14, ["_op", "_at"])
+
+
+def test_a_discarded_file_is_gone_whether_or_not_something_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in (1, 1 << 20):
+        monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", limit)
+        batch = pa.record_batch({"n": [1, 2, 3]})
+        writer = FileWriter(tmp_path / "f.parquet", batch.schema, {})
+        writer.write(batch)
+        assert (tmp_path / "f.parquet").exists() == (limit == 1)
+        writer.discard()
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_only_columns_with_few_different_values_have_a_dictionary(tmp_path: Path) -> None:
+    rows = range(5000)
+    batch = pa.record_batch(
+        {
+            "key": list(rows),
+            "state": [f"state {n % 5}" for n in rows],
+            "missing": pa.nulls(len(rows), pa.string()),
+            "token": [f"{n * 7919:036}" for n in rows],
+            "tags": [["a"] for _ in rows],
+        }
+    )
+    assert repetitive_columns(pa.Table.from_batches([batch])) == ["state", "missing"]
+    write(tmp_path / "f.parquet", [batch], CONSTANTS)
+    group = pq.read_metadata(tmp_path / "f.parquet").row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    dictionaries = {column.path_in_schema for column in columns if column.has_dictionary_page}
+    assert dictionaries == {"state", "missing", "_op", "_at"}
+    assert {column.compression for column in columns} == {"ZSTD"}
+
+
+def test_large_values_have_neither_dictionary_nor_bounds_and_others_keep_theirs(tmp_path: Path) -> None:
+    batch = pa.record_batch({"id": list(range(50)), "body": ["x" * 5000] * 50, "kind": ["a"] * 50})
+    file = write(tmp_path / "f.parquet", [batch])
+    group = pq.read_metadata(tmp_path / "f.parquet").row_group(0)
+    assert [group.column(index).has_dictionary_page for index in range(3)] == [False, False, True]
+    assert (file.minimums, file.null_counts) == ({"id": 0, "kind": "a"}, {"id": 0, "kind": 0})
+    assert pq.read_table(tmp_path / "f.parquet").to_batches()[0].equals(batch)
