@@ -57,14 +57,15 @@ def writing(database: Database) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_a_copy_that_was_killed_goes_on_from_its_committed_parts(
-    spark: SparkSession, replicator: Replicator, database: Database
+    spark: SparkSession, replicator: Replicator, database: Database, kills: int
 ) -> None:
     database.execute(SOURCE)
     replicator.configure(initial_copy={"commit_bytes": 1 << 20})
     with writing(database):
-        for _ in range(2):
-            replicator.start("table_sync.part_copied=kill@3")
+        for _ in range(kills):
+            replicator.start("table_sync.part_copied=kill@2")
             assert replicator.wait(180) < 0, replicator.log
         replicator.start()
         replicator.wait_until_ready(2)

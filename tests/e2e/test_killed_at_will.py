@@ -21,13 +21,16 @@ pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 PUBLICATION = "test_pub"
 
 
-def test_source_equals_lake_whatever_is_killed(spark: SparkSession, replicator: Replicator, database: Database) -> None:
+@pytest.mark.parametrize("lives", [2, pytest.param(12, marks=pytest.mark.long)])
+def test_source_equals_lake_whatever_is_killed(
+    spark: SparkSession, replicator: Replicator, database: Database, lives: int
+) -> None:
     seed = secrets.randbelow(1 << 32)
     print("seed", seed)  # noqa: T201
     chance = random.Random(seed)
     create_source(database, PUBLICATION)
     with Workload(database, seed):
-        for _ in range(4):
+        for _ in range(lives):
             replicator.start()
             deadline = time.monotonic() + chance.uniform(3, 25)
             while time.monotonic() < deadline:

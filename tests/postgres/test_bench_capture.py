@@ -14,7 +14,7 @@ from penstock.postgres.embedded import newest_server
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.long]
 
 
 def run_bench(*arguments: str) -> dict[str, Any]:
@@ -25,7 +25,6 @@ def run_bench(*arguments: str) -> dict[str, Any]:
     return figures
 
 
-@pytest.mark.slow
 def test_the_benchmark_loses_no_change_and_ends_with_a_line_of_figures() -> None:
     figures = run_bench("--changes", "400", "--shapes", "mix-100", "--skip-bounds", "--max-fill-ms", "50")
     reference, receiver = figures["shapes"]
@@ -35,7 +34,6 @@ def test_the_benchmark_loses_no_change_and_ends_with_a_line_of_figures() -> None
     assert receiver["peak_mib"] >= receiver["startup_mib"] > 0
 
 
-@pytest.mark.slow
 def test_the_profile_names_functions_of_ours() -> None:
     figures = run_bench("--changes", "400", "--profile", "inserts-1", "--max-fill-ms", "50")
     assert any(place["function"].startswith("receiver.") for place in figures["places"])

@@ -110,12 +110,13 @@ class Library:
         return Version(self, transaction.table(), transaction, is_replaced=True)
 
     def _make_namespace(self, namespace: Any) -> None:
+        if self._catalog.namespaceExists(namespace):
+            return
         try:
+            self._catalog.createNamespace(namespace)
+        except Py4JJavaError:
+            # Another table's copy was quicker; catalogs differ in how they say so, a database by a constraint.
             if not self._catalog.namespaceExists(namespace):
-                self._catalog.createNamespace(namespace)
-        except Py4JJavaError as error:
-            # Another table's copy was quicker.
-            if not java_class(error).endswith("AlreadyExistsException"):
                 raise
 
     def check(self) -> None:
