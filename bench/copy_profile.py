@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,6 +27,7 @@ from penstock.postgres import copy as postgres_copy
 from penstock.postgres.raw import RawConnection
 from penstock.spark import copy_task, parquet
 from penstock.spark.copy_plan import CopyPlan
+from penstock.spark.parquet import packed_encodings
 from penstock.spark.rows import CopyRows
 from penstock.wire import binary
 
@@ -83,6 +85,18 @@ class _TimedFile:
         self._file.close()
 
 
+class _HereAndNow(Executor):
+    """Runs what it is given at once: of stages that overlap, none could tell its own time."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(call(*arguments, **options))
+        return done
+
+
 def profile_copy(table: CopiedTable) -> dict[str, Any]:
     """Copy a table in this process and in Spark, and return the microseconds of a row by stage."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-lake-") as folder, table.plan() as (plan, watermark):
@@ -104,12 +118,13 @@ def profile_copy(table: CopiedTable) -> dict[str, Any]:
 
 def _copy_here(plan: CopyPlan, folder: str) -> None:
     for part in plan.ranges:
-        copy_task.write_range(plan, folder, {}, mock.Mock(), mock.Mock(), part)
+        target = copy_task.FileTarget(folder, {}, packed_encodings(plan.schema))
+        copy_task.write_range(plan, target, mock.Mock(), mock.Mock(), part)
 
 
 def _copy_in_spark(rows: CopyRows, folder: str) -> float:
     began = time.monotonic()
-    rows.write_files(folder)
+    rows.write_files(folder, is_packed=True)
     say(f"  as tasks: {time.monotonic() - began:.2f} s")
     return time.monotonic() - began
 
@@ -140,10 +155,11 @@ def _watched(watch: Stopwatch) -> Iterator[None]:
             (time, "sleep", _WAIT, wall),
             (RawConnection, "receive_into", _SOCKET, cpu),
             (binary, "locate_rows", _SCAN, cpu),
-            (parquet.FileWriter, "_flush", _ENCODE, cpu),
+            (parquet.FileWriter, "_encode", _ENCODE, cpu),
             (parquet, "_sync", _SYNC, wall),
         ):
             patches.enter_context(mock.patch.object(owner, name, watch.watched(stage, getattr(owner, name), clock)))
         patches.enter_context(mock.patch.object(binary.CopyDecoder, "_column", timed_column))
         patches.enter_context(mock.patch.object(parquet.FileWriter, "_open", open_writer))
+        patches.enter_context(mock.patch.object(parquet, "ThreadPoolExecutor", _HereAndNow))
         yield

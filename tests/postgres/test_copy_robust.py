@@ -32,7 +32,7 @@ from penstock.postgres.connection import SourceAddress, connect
 from penstock.postgres.copy import plan_ranges
 from penstock.postgres.snapshot import ExportedSnapshot
 from penstock.spark.copy_plan import CopyPlan
-from penstock.spark.copy_task import PAUSES_S, TaskFailure, write_range
+from penstock.spark.copy_task import PAUSES_S, FileTarget, TaskFailure, write_range
 from penstock.spark.rows import CopyRows
 from penstock.testing.postgres import Database, wait_until
 
@@ -95,7 +95,8 @@ class Task:
 
     def run(self) -> CopiedFile | TaskFailure | None:
         whole = replace(self.plan.ranges[0], end_block=None)
-        return write_range(self.plan, str(self.folder), {}, self.rows, Count(), whole, pause=self.pauses.append)
+        target = FileTarget(str(self.folder), {}, {})
+        return write_range(self.plan, target, self.rows, Count(), whole, pause=self.pauses.append)
 
 
 class BrokenPlan(CopyPlan):
@@ -327,7 +328,7 @@ MEASURED = """
 import pickle, sys
 from pathlib import Path
 from unittest.mock import Mock
-from penstock.spark.copy_task import write_range
+from penstock.spark.copy_task import FileTarget, write_range
 
 def peak_mib():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -336,7 +337,7 @@ def peak_mib():
 small, large, folder = pickle.load(sys.stdin.buffer)
 for plan in (small, large):
     before = peak_mib()
-    file = write_range(plan, folder, {}, Mock(), Mock(), plan.ranges[0])
+    file = write_range(plan, FileTarget(folder, {}, {}), Mock(), Mock(), plan.ranges[0])
 print(file.rows, peak_mib() - before)
 """
 

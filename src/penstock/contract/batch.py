@@ -61,11 +61,14 @@ class RowBatch(Protocol):
         """The rows as a lazy, distributed DataFrame: every action on it reads the source again."""
         ...
 
-    def write_files(self, url: str, extra: Mapping[str, pa.Scalar[Any]] | None = None) -> Sequence[CopiedFile]:
+    def write_files(
+        self, url: str, extra: Mapping[str, pa.Scalar[Any]] | None = None, *, is_packed: bool = False
+    ) -> Sequence[CopiedFile]:
         """Let Spark tasks write the rows as Parquet below `url`, and return what they wrote.
 
-        `extra` are constant columns to append. Files of failed attempts may remain below `url`; only
-        those returned count. A table without rows gives no files.
+        `extra` are constant columns to append. `is_packed` allows encodings that Parquet's second version brought,
+        which are smaller and quicker, and which not every reader knows. Files of failed attempts may remain below
+        `url`; only those returned count. A table without rows gives no files.
         """
         ...
 

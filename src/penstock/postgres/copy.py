@@ -38,7 +38,7 @@ BLOCKS_PER_RANGE = 16384
 """128 MiB of heap: seconds of work for one task, and little to repeat when one fails."""
 LEAST_BLOCKS_PER_RANGE = 1024
 """8 MiB of heap: with less, connecting takes longer than reading."""
-RANGES_WANTED = 16
+RANGES_WANTED = 8
 """Of a table large enough: tasks take what comes next, so with a few ranges a core all end at about the same time."""
 MAX_RANGES = 10_000
 """More tasks than this only burden Spark's scheduler."""

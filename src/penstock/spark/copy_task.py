@@ -63,10 +63,25 @@ class TaskFailure:
         return PenstockError(self.message, kind=self.kind, remedy=self.remedy)
 
 
+@dataclass(frozen=True, slots=True)
+class FileTarget:
+    """Where a copy's files go, and how they are written."""
+
+    url: str
+    extra: Mapping[str, Any]
+    """Constant columns behind those of the rows."""
+    encodings: Mapping[str, str]
+    """By column, where it is not for Parquet's writer to choose."""
+
+    def open(self, schema: pa.Schema) -> FileWriter:
+        """Begin another file."""
+        path = Path(self.url) / f"part-{uuid.uuid4().hex}.parquet"
+        return FileWriter(path, schema, self.extra, self.encodings)
+
+
 def write_range(
     plan: CopyPlan,
-    url: str,
-    extra: Mapping[str, Any],
+    target: FileTarget,
     counted_rows: Any,
     counted_blocks: Any,
     part: CopyRange,
@@ -75,7 +90,7 @@ def write_range(
 ) -> CopiedFile | TaskFailure | None:
     """Write one range as one file; runs in a Spark task."""
     try:
-        file = _write_patiently(plan, url, extra, part, pause)
+        file = _write_patiently(plan, target, part, pause)
     except PenstockError as error:
         return TaskFailure(error.kind, error.message, error.remedy)
     counted_rows.add(file.rows if file else 0)
@@ -104,21 +119,21 @@ def _exempt_from_collection() -> None:
 
 
 def _write_patiently(
-    plan: CopyPlan, url: str, extra: Mapping[str, Any], part: CopyRange, pause: Callable[[float], None]
+    plan: CopyPlan, target: FileTarget, part: CopyRange, pause: Callable[[float], None]
 ) -> CopiedFile | None:
     """Write a range, again where the connection was lost; the last error is the caller's."""
     for pause_s in PAUSES_S:
         try:
-            return _write_file(plan, url, extra, part)
+            return _write_file(plan, target, part)
         except PenstockError as error:
             if error.kind not in PASSING:
                 raise
             pause(pause_s)
-    return _write_file(plan, url, extra, part)
+    return _write_file(plan, target, part)
 
 
-def _write_file(plan: CopyPlan, url: str, extra: Mapping[str, Any], part: CopyRange) -> CopiedFile | None:
-    writer = FileWriter(Path(url) / f"part-{uuid.uuid4().hex}.parquet", plan.arrow_schema, extra)
+def _write_file(plan: CopyPlan, target: FileTarget, part: CopyRange) -> CopiedFile | None:
+    writer = target.open(plan.arrow_schema)
     try:
         for batch in plan.read(part):
             writer.write(batch)

@@ -1,7 +1,8 @@
 """Writes a copy's rows as Parquet files in bounded memory, and says of a file what a commit wants; needs no JVM.
 
 A row group is written when enough bytes have gathered, however many rows that are: so what is held does not
-depend on how wide rows are, and row groups are not as small as the batches that rows come in.
+depend on how wide rows are, and row groups are not as small as the batches that rows come in. Another thread encodes
+and writes one while the next gathers: a server need not wait while we compress, nor we for the disk.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.contract.batch import CopiedFile
+from penstock.model.table import TableSchema
 from penstock.wire.arrow import compute
+from penstock.wire.column import arrow_schema
 
-ROW_GROUP_BYTES = 64 << 20
-"""Of Arrow's memory: readers take row groups one by one, and a quarter of it is left on disk."""
+ROW_GROUP_BYTES = 32 << 20
+"""Of Arrow's memory, twice: one row group is gathered, one written. A quarter of it is left on disk."""
 COMPRESSION: Literal["zstd"] = "zstd"
 """At its lowest level, half the size that snappy makes of a table of usual types, in less time."""
 _SAMPLE_ROWS = 8192
@@ -35,14 +39,19 @@ class FileWriter:
     Nothing is on disk before the first row group; without rows there is no file.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, constants: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path, schema: pa.Schema, constants: Mapping[str, Any], encodings: Mapping[str, str] | None = None
+    ) -> None:
         self._path = path
+        self._encodings = encodings or {}
         self._constants = tuple(constants.values())
         self._schema = pa.schema([*schema, *(pa.field(name, value.type) for name, value in constants.items())])
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._writer: pq.ParquetWriter | None = None
         self._metadata: list[pq.FileMetaData] = []
+        self._thread = ThreadPoolExecutor(1, "parquet")
+        self._encoding: Future[None] | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows; they are written once a row group is full."""
@@ -57,6 +66,8 @@ class FileWriter:
         """Write the rest, make the file durable and describe it; None if there were no rows."""
         if self._waiting:
             self._flush()
+        self._wait()
+        self._thread.shutdown()
         if self._writer is None:
             return None
         self._writer.close()
@@ -65,6 +76,7 @@ class FileWriter:
 
     def discard(self) -> None:
         """Remove what was written, whether or not it is finished."""
+        self._thread.shutdown()
         if self._writer is not None:
             with contextlib.suppress(OSError, pa.ArrowException):
                 self._writer.close()
@@ -73,6 +85,15 @@ class FileWriter:
 
     def _flush(self) -> None:
         rows = self._gathered()
+        self._wait()
+        self._encoding = self._thread.submit(self._encode, rows)
+
+    def _wait(self) -> None:
+        """Wait for the row group before, and raise what was raised while it was written."""
+        if self._encoding is not None:
+            self._encoding.result()
+
+    def _encode(self, rows: pa.Table) -> None:
         if self._writer is None:
             self._writer = self._open(rows)
         self._writer.write_table(rows, rows.num_rows)
@@ -85,14 +106,31 @@ class FileWriter:
         return pa.table([*pa.Table.from_batches(waiting).columns, *constants], schema=self._schema)
 
     def _open(self, sample: pa.Table) -> pq.ParquetWriter:
+        repetitive = repetitive_columns(sample)
         return pq.ParquetWriter(
             str(self._path),
             self._schema,
             compression=COMPRESSION,
-            use_dictionary=repetitive_columns(sample),  # type: ignore[arg-type]  # the stubs know no names
+            use_dictionary=repetitive,  # type: ignore[arg-type]  # the stubs know no names
+            column_encoding={name: each for name, each in self._encodings.items() if name not in repetitive},
             write_statistics=_bounded_columns(sample),
             metadata_collector=self._metadata,
         )
+
+
+def packed_encodings(schema: TableSchema) -> dict[str, str]:
+    """Return the newer encodings that a table's columns are smaller and quicker with: numbers by their differences.
+
+    A uuid's text by itself, without lengths in between, is compressed in two thirds of the time.
+    """
+    by_type = {field.name: _packed_encoding(field.type) for field in arrow_schema(schema)}
+    by_type |= {column.name: "DELTA_LENGTH_BYTE_ARRAY" for column in schema.columns if column.type.name == "uuid"}
+    return {name: encoding for name, encoding in by_type.items() if encoding is not None}
+
+
+def _packed_encoding(type_: pa.DataType) -> str | None:
+    counts = pa.types.is_integer(type_) or pa.types.is_timestamp(type_) or pa.types.is_date(type_)
+    return "DELTA_BINARY_PACKED" if counts else None
 
 
 def repetitive_columns(sample: pa.Table) -> list[str]:

@@ -18,7 +18,8 @@ from penstock.model.lsn import Lsn
 from penstock.model.table import TableSchema
 from penstock.postgres.copy import Copied
 from penstock.spark.copy_plan import CopyPlan
-from penstock.spark.copy_task import TaskFailure, read_numbered, write_range
+from penstock.spark.copy_task import FileTarget, TaskFailure, read_numbered, write_range
+from penstock.spark.parquet import packed_encodings
 from penstock.wire.text import cell_values
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ class CopyRows:
         numbers = spark.range(0, len(plan.ranges), 1, self._tasks(spark))
         return numbers.mapInArrow(partial(read_numbered, plan), schema)
 
-    def write_files(self, url: str, extra: Mapping[str, Any] | None = None) -> Sequence[CopiedFile]:
+    def write_files(
+        self, url: str, extra: Mapping[str, Any] | None = None, *, is_packed: bool = False
+    ) -> Sequence[CopiedFile]:
         """Let Spark tasks write the rows as Parquet below `url`, and return what they wrote."""
         self._check()
         if not self._plan.ranges:
@@ -103,8 +106,9 @@ class CopyRows:
         context.setJobGroup(self._job_group, f"copy of {self._plan.schema.name}", interruptOnCancel=True)
         self._check()  # once more: starting Spark takes seconds
         ranges = context.parallelize(self._plan.ranges, self._tasks(spark))
+        target = FileTarget(url, extra or {}, packed_encodings(self.schema) if is_packed else {})
         written: list[CopiedFile | TaskFailure | None] = ranges.map(
-            partial(write_range, replace(self._plan, ranges=()), url, extra or {}, rows, blocks)
+            partial(write_range, replace(self._plan, ranges=()), target, rows, blocks)
         ).collect()
         self._check()
         for failure in written:

@@ -80,7 +80,13 @@ class ArrowRows:
         """The rows in Spark."""
         return to_frame(self._spark(), self.table)
 
-    def write_files(self, url: str, extra: Mapping[str, pa.Scalar[Any]] | None = None) -> Sequence[CopiedFile]:
+    def write_files(
+        self,
+        url: str,
+        extra: Mapping[str, pa.Scalar[Any]] | None = None,
+        *,
+        is_packed: bool = False,  # noqa: ARG002  # need not be
+    ) -> Sequence[CopiedFile]:
         """Write one Parquet file into a local folder; none for no rows."""
         if not self.table.num_rows:
             return []

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.model.table import Column, Kind, PgType, TableId, TableName, TableSchema
 from penstock.spark import parquet
-from penstock.spark.parquet import FileWriter, repetitive_columns
+from penstock.spark.parquet import FileWriter, packed_encodings, repetitive_columns
+from penstock.wire.column import arrow_schema
 
 CONSTANTS = {
     "_op": pa.scalar("INSERT"),
@@ -81,9 +85,65 @@ def test_a_discarded_file_is_gone_whether_or_not_something_was_written(
         batch = pa.record_batch({"n": [1, 2, 3]})
         writer = FileWriter(tmp_path / "f.parquet", batch.schema, {})
         writer.write(batch)
+        writer._wait()
         assert (tmp_path / "f.parquet").exists() == (limit == 1)
         writer.discard()
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_an_error_of_whoever_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 1)
+    batch = pa.record_batch({"n": [1, 2, 3]})
+    writer = FileWriter(tmp_path / "missing" / "f.parquet", batch.schema, {})
+    writer.write(batch)
+    with pytest.raises(FileNotFoundError):
+        writer.write(batch)
+    with pytest.raises(FileNotFoundError):
+        writer.finish()
+    writer.discard()
+
+
+def test_packed_numbers_and_uuids_are_read_back(tmp_path: Path) -> None:
+    table = TableSchema(
+        TableId(1),
+        TableName("public", "t"),
+        (
+            Column("a.b", PgType("bigint", Kind.INT8), key_ordinal=0),
+            Column("small", PgType("smallint", Kind.INT2)),
+            Column("few", PgType("integer", Kind.INT4)),
+            Column("at", PgType("timestamp with time zone", Kind.TIMESTAMPTZ)),
+            Column("day", PgType("date", Kind.DATE)),
+            Column("u", PgType("uuid", Kind.TEXT)),
+            Column("v", PgType("text", Kind.TEXT)),
+        ),
+    )
+    start = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
+    rows = [
+        {
+            "a.b": (-1) ** n * (2**63 - 1 - n),
+            "small": None if n % 3 else (n * 7919) % 65536 - 32768,
+            "few": n % 2,
+            "at": None if n == 5 else start + dt.timedelta(days=n * 700, microseconds=n),
+            "day": (start + dt.timedelta(days=n * 700)).date(),
+            "u": None if n == 7 else str(uuid.UUID(int=n * 7919**8 % 2**128)),
+            "v": None if n == 9 else str(n),
+        }
+        for n in range(5000)
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, arrow_schema(table))
+    writer = FileWriter(tmp_path / "f.parquet", batch.schema, CONSTANTS, packed_encodings(table))
+    writer.write(batch)
+    writer.finish()
+    assert pq.read_table(tmp_path / "f.parquet").select(batch.schema.names).to_pylist() == rows
+    group = pq.read_metadata(tmp_path / "f.parquet").row_group(0)
+    encodings = {group.column(n).path_in_schema: group.column(n).encodings for n in range(group.num_columns)}
+    packed = {name for name, used in encodings.items() if any(each.startswith("DELTA") for each in used)}
+    assert packed == {"a.b", "small", "at", "day", "u"}
+    with duckdb.connect() as connection:
+        found = connection.execute(f"select count(u), min(\"a.b\") from '{tmp_path}/f.parquet'").fetchall()
+    assert found == [(4999, -(2**63) + 2)]
 
 
 def test_only_columns_with_few_different_values_have_a_dictionary(tmp_path: Path) -> None:

@@ -130,7 +130,8 @@ class DeltaDestination:
             elif rows.part:
                 raise _never_copied(table, committer.location)
             self._filesystem.create_dir(f"{self._folder}/{self._place(table)}", recursive=True)
-            files = rows.write_files(committer.location, self._copied_values(rows.watermark))
+            # Whoever reads tables with deletion vectors reads Parquet's newer encodings too.
+            files = rows.write_files(committer.location, self._copied_values(rows.watermark), is_packed=True)
             if present is None or rows.part == 0:
                 columns = delta_schema(table, cdc_columns=self._cdc)
                 committer.replace(columns, files, rows.watermark, rows.part + 1)
