@@ -33,6 +33,7 @@ from penstock.lake.key import Numbers
 from penstock.lake.locate import Found, LakeFiles
 from penstock.lake.rows import lake_rows
 from penstock.lake.search import Search, SearchedFile
+from penstock.lake.validate import refuse_keyless, refuse_missing_row
 from penstock.model.lsn import Lsn, Position
 from penstock.wire.arrow import compute
 
@@ -157,13 +158,13 @@ class Application:
         for batch in self.changes.arrow():
             for fresh in changes_behind([batch], self.since, self.truncated):
                 if compute.any(compute.not_equal(fresh.column(logged.OP), "I")).as_py():
-                    raise validate.refuse_keyless(self.schema)
+                    raise refuse_keyless(self.schema)
                 yield self._lake_rows(pa.Table.from_batches([fresh]))
 
     def _replacing(self, folded: Folded) -> Drafting:
         """Put the folded rows in place of all there are."""
         if folded.kept:
-            raise self._row_missing()
+            raise refuse_missing_row(self.schema, f"the Delta table at {self.folder.location}")
         files = write_rows(self.folder, [self._lake_rows(folded.rows)], self.target)
         hit("delta.files_written")
         return lambda state: self._drafted(state, files)
@@ -203,7 +204,7 @@ class Application:
             values = partial(self._kept_values, completion.columns, loss.member)
             yield from map(self._lake_rows, completion.completed(loss.found, values))
         if completion.missing:
-            raise self._row_missing()
+            raise refuse_missing_row(self.schema, f"the Delta table at {self.folder.location}")
 
     def _kept_values(self, names: Sequence[str], member: Member, places: Numbers) -> Iterator[pa.Table]:
         columns = [column.name for column in self.schema.columns if logged.stored_name(column.name) in names]
@@ -244,12 +245,4 @@ class Application:
             f"Applying changes of {self.schema.name} to the Delta table at {self.folder.location} lost to other"
             " writers' commits.",
             kind=ErrorKind.DESTINATION_CONFLICT,
-        )
-
-    def _row_missing(self) -> DestinationError:
-        return DestinationError(
-            f"Applying changes of {self.schema.name} to the Delta table at {self.folder.location} met an update of a"
-            " row that the table does not have.",
-            kind=ErrorKind.DESTINATION_UNSUPPORTED,
-            remedy="Something else changed the Delta table: resync the table.",
         )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -26,29 +26,15 @@ from penstock.destinations.delta.folder import TableFolder
 from penstock.destinations.delta.log import TableLog
 from penstock.destinations.delta.schema import delta_schema, folder_name
 from penstock.errors import DestinationError, ErrorKind
-from penstock.lake.rows import CHANGE_TYPE, LSN, TIMESTAMP
+from penstock.lake import validate as shared
+from penstock.lake.mapping import TableMapping
+from penstock.lake.rows import copied_values
 from penstock.lake.search import Search
 from penstock.model.lsn import Lsn
 from penstock.model.table import PipelineId, TableId, TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class TableMapping(Protocol):
-    """The part of a `StateStore` that remembers where tables are."""
-
-    def get_table_mapping(self, table: TableId) -> str | None:
-        """Return the table's folder below the lake, or None."""
-        ...
-
-    def get_table_mappings(self) -> Mapping[TableId, str]:
-        """Return all folders."""
-        ...
-
-    def store_table_mapping(self, table: TableId, destination_table: str) -> None:
-        """Keep a table's folder."""
-        ...
 
 
 class DeltaDestination:
@@ -121,7 +107,7 @@ class DeltaDestination:
 
     def write_table_rows(self, table: TableSchema, rows: RowBatch) -> None:
         """Let Spark's tasks write the files into the table's folder, then commit them at once."""
-        validate.check_columns(table, cdc_columns=self._cdc)
+        shared.check_columns(table, self.name, cdc_columns=self._cdc)
         committer = self._committer(table.id, self._place(table))
         with translated(f"Copying {table.name} to the Delta table at {committer.location}"):
             present = committer.open()
@@ -131,7 +117,7 @@ class DeltaDestination:
                 raise _never_copied(table, committer.location)
             self._filesystem.create_dir(f"{self._folder}/{self._place(table)}", recursive=True)
             # Whoever reads tables with deletion vectors reads Parquet's newer encodings too.
-            files = rows.write_files(committer.location, self._copied_values(rows.watermark), is_packed=True)
+            files = rows.write_files(committer.location, self._copied_values(rows), is_packed=True)
             if present is None or rows.part == 0:
                 columns = delta_schema(table, cdc_columns=self._cdc)
                 committer.replace(columns, files, rows.watermark, rows.part + 1)
@@ -166,14 +152,8 @@ class DeltaDestination:
                 known = self._logs[table] = TableLog(TableFolder(committer.location))
             return known
 
-    def _copied_values(self, watermark: Lsn) -> dict[str, pa.Scalar[Any]]:
-        if not self._cdc:
-            return {}
-        return {
-            CHANGE_TYPE: pa.scalar("INSERT", pa.string()),
-            LSN: pa.scalar(int(watermark), pa.int64()),
-            TIMESTAMP: pa.scalar(self._clock(), pa.timestamp("us", "UTC")),
-        }
+    def _copied_values(self, rows: RowBatch) -> dict[str, pa.Scalar[Any]]:
+        return copied_values(rows.watermark, self._clock()) if self._cdc else {}
 
     def _committer(self, table: TableId, folder: str) -> Committer:
         return Committer(f"{self._path.rstrip('/')}/{folder}", self._pipeline, table)

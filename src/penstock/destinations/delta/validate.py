@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 
 from deltalake import DeltaTable, Schema
 from pyarrow import fs
@@ -11,7 +10,7 @@ from pyarrow import fs
 from penstock.destinations.delta.log import TableState
 from penstock.destinations.delta.schema import delta_fields
 from penstock.errors import DestinationError, ErrorKind
-from penstock.lake.rows import CDC_NAMES
+from penstock.lake.validate import unsupported
 from penstock.model.table import TableSchema
 
 # What a table may have without asking anything of a writer that sets every column of every row itself.
@@ -58,23 +57,6 @@ def check_lake(path: str, filesystem: fs.FileSystem, folder: str) -> None:
         ) from error
 
 
-def check_columns(schema: TableSchema, *, cdc_columns: bool) -> None:
-    """Refuse column names that Delta, which ignores case, would take for one another or for ours."""
-    folded = Counter(name.lower() for name in schema.column_names)
-    twice = [name for name in schema.column_names if folded[name.lower()] > 1]
-    if twice:
-        raise _unsupported(
-            f"Table {schema.name} has columns that differ only in case ({', '.join(twice)}); Delta cannot hold both.",
-            "Rename one of them at the source, or leave one out with a column list in the publication.",
-        )
-    ours = [name for name in schema.column_names if cdc_columns and name.upper() in CDC_NAMES]
-    if ours:
-        raise _unsupported(
-            f"Table {schema.name} has a column {ours[0]}, and Penstock adds one of that name.",
-            "Set destination.delta.cdc_columns to false, or rename the column at the source.",
-        )
-
-
 def is_owned(table: DeltaTable, description: str) -> bool:
     """Whether this pipeline made a table."""
     return bool(table.metadata().description == description)
@@ -83,7 +65,7 @@ def is_owned(table: DeltaTable, description: str) -> bool:
 def check_owner(table: DeltaTable, description: str, location: str) -> None:
     """Refuse to replace a table that this pipeline did not make."""
     if not is_owned(table, description):
-        raise _unsupported(
+        raise unsupported(
             f"There is a Delta table at {location} that this pipeline did not make; it is left as it is.",
             "Set destination.delta.path to another folder, or move that table away.",
         )
@@ -113,7 +95,7 @@ def _check_protocol(state: TableState, location: str) -> None:
     features = {*state.protocol.get("readerFeatures", ()), *state.protocol.get("writerFeatures", ())}
     unknown = sorted(features - _KNOWN_FEATURES)
     if unknown:
-        raise _unsupported(
+        raise unsupported(
             f"The Delta table at {location} was given features that Penstock does not write: {', '.join(unknown)}.",
             "Drop the features from the table, or move it away and resync.",
         )
@@ -121,21 +103,9 @@ def _check_protocol(state: TableState, location: str) -> None:
     wrong = sorted(name for name, wanted in _NEEDED_SETTINGS.items() if settings.get(name, wanted) != wanted)
     wrong += sorted(name for name in settings if name.startswith("delta.constraints."))
     if wrong or "deletionVectors" not in features or state.metadata.get("partitionColumns"):
-        raise _unsupported(
+        raise unsupported(
             f"The Delta table at {location} was changed so that Penstock cannot write it:"
             f" {', '.join(wrong) or 'it is partitioned or has lost its deletion vectors'}.",
             f"Set {', '.join(f'{name} = {value}' for name, value in _NEEDED_SETTINGS.items())}, remove constraints"
             " and partitions, or move the table away and resync.",
         )
-
-
-def refuse_keyless(schema: TableSchema) -> DestinationError:
-    """Return the error for a change that names no row."""
-    return _unsupported(
-        f"Table {schema.name} has no key, so its updates and deletes cannot be applied.",
-        "Give it a primary key, or a replica identity with a unique index, at the source; then resync the table.",
-    )
-
-
-def _unsupported(message: str, remedy: str) -> DestinationError:
-    return DestinationError(message, kind=ErrorKind.DESTINATION_UNSUPPORTED, remedy=remedy)

@@ -16,12 +16,12 @@ from py4j.protocol import Py4JJavaError
 
 from penstock.contract import columns as log
 from penstock.contract.batch import CopiedFile, TableChanges
-from penstock.destinations.iceberg import validate
 from penstock.destinations.iceberg.catalog import local_path
 from penstock.destinations.iceberg.client import Mark, MarkKeys, Version, is_outrun
 from penstock.destinations.iceberg.index import FileIndex, KnownFiles
 from penstock.destinations.iceberg.rows import DataFolder
 from penstock.destinations.iceberg.schema import arrow_schema, with_ids
+from penstock.errors import DestinationError
 from penstock.failpoint import hit
 from penstock.lake.completion import Completion
 from penstock.lake.fold import Folded, changes_behind, fold
@@ -29,6 +29,7 @@ from penstock.lake.key import Numbers
 from penstock.lake.locate import Found
 from penstock.lake.rows import lake_rows
 from penstock.lake.search import Search
+from penstock.lake.validate import refuse_keyless, refuse_missing_row
 from penstock.model.lsn import Lsn, Position
 from penstock.wire.arrow import compute
 
@@ -75,7 +76,7 @@ class Application:
         if self.truncated is None:
             self._rewrite(folded)
         elif folded.kept:
-            raise validate.refuse_missing_row(self.schema)
+            raise self._missing_row()
         else:
             self._commit(self.folder.write_rows([self._lake_rows(folded.rows)], self._columns))
 
@@ -83,7 +84,7 @@ class Application:
         for batch in self.changes.arrow():
             for fresh in changes_behind([batch], self.since, self.truncated):
                 if compute.any(compute.not_equal(fresh.column(log.OP), "I")).as_py():
-                    raise validate.refuse_keyless(self.schema)
+                    raise refuse_keyless(self.schema)
                 yield self._lake_rows(pa.Table.from_batches([fresh]))
 
     def _rewrite(self, folded: Folded) -> None:
@@ -101,7 +102,7 @@ class Application:
             values = partial(self._kept_values, index, completion.columns, local_path(name))
             yield from map(self._lake_rows, completion.completed(each, values))
         if completion.missing:
-            raise validate.refuse_missing_row(self.schema)
+            raise self._missing_row()
 
     def _kept_values(self, index: FileIndex, names: Sequence[str], path: str, places: Numbers) -> Iterator[pa.Table]:
         columns = [column for column in self._columns if log.stored_name(column.name) in names]
@@ -123,6 +124,9 @@ class Application:
                 self.folder.remove([*rows, *([deletes] if deletes else [])])
             raise
         self.table.known.follow(self.version, snapshot_id, rows, gone or {}, is_emptied=is_emptied)
+
+    def _missing_row(self) -> DestinationError:
+        return refuse_missing_row(self.schema, f"the Iceberg table {self.table.known.place}")
 
     def _lake_rows(self, changes: pa.Table) -> pa.Table:
         return lake_rows(changes, self.schema, self._columns, cdc_columns=self.table.cdc_columns)

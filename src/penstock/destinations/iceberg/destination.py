@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -24,7 +24,8 @@ from penstock.destinations.iceberg.index import KnownFiles
 from penstock.destinations.iceberg.rows import DataFolder
 from penstock.destinations.iceberg.schema import arrow_schema, iceberg_schema
 from penstock.errors import DestinationError, ErrorKind
-from penstock.lake.rows import CHANGE_TYPE, LSN, TIMESTAMP
+from penstock.lake.mapping import TableMapping
+from penstock.lake.rows import copied_values
 from penstock.lake.search import Search
 from penstock.model.lsn import Lsn
 from penstock.model.table import PipelineId, TableId, TableSchema
@@ -49,22 +50,6 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
-
-
-class TableMapping(Protocol):
-    """The part of a `StateStore` that remembers where tables are."""
-
-    def get_table_mapping(self, table: TableId) -> str | None:
-        """Return the table's name in the catalog, or None."""
-        ...
-
-    def get_table_mappings(self) -> Mapping[TableId, str]:
-        """Return all names."""
-        ...
-
-    def store_table_mapping(self, table: TableId, destination_table: str) -> None:
-        """Keep a table's name."""
-        ...
 
 
 class IcebergDestination:
@@ -154,7 +139,7 @@ class IcebergDestination:
             location = self._begun(table, place, rows.part).location
             validate.check_free(location)
             folder = DataFolder.of(location)
-            copied = rows.write_files(folder.path, self._copied_values(rows.watermark))
+            copied = rows.write_files(folder.path, self._copied_values(rows))
         files = [folder.named(file) for file in copied]
         self._persist(what, lambda: self._add_part(table, place, rows, files))
 
@@ -224,14 +209,8 @@ class IcebergDestination:
     def _keys(self, table: TableId) -> MarkKeys:
         return MarkKeys(self._pipeline, table)
 
-    def _copied_values(self, watermark: Lsn) -> dict[str, pa.Scalar[Any]]:
-        if not self._cdc:
-            return {}
-        return {
-            CHANGE_TYPE: pa.scalar("INSERT", pa.string()),
-            LSN: pa.scalar(int(watermark), pa.int64()),
-            TIMESTAMP: pa.scalar(self._clock(), pa.timestamp("us", "UTC")),
-        }
+    def _copied_values(self, rows: RowBatch) -> dict[str, pa.Scalar[Any]]:
+        return copied_values(rows.watermark, self._clock()) if self._cdc else {}
 
     def _known_place(self, table: TableId) -> str | None:
         """Return the table's name if it has one here; a path is what a Delta lake left in the same state."""

@@ -150,13 +150,13 @@ class KnownFiles:
     """One table's index, as long as it is true."""
 
     def __init__(self, place: str) -> None:
-        self._place = place
+        self.place = place
         self._index: FileIndex | None = None
 
     def at(self, version: Version, schema: TableSchema) -> FileIndex:
         """Return a version's files, from our own last commit or read anew."""
         if self._index is None or self._index.snapshot_id != version.snapshot_id:
-            self._index = FileIndex.read(version, schema, self._place)
+            self._index = FileIndex.read(version, schema, self.place)
         return self._index
 
     def follow(

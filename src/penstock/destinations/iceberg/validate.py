@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +11,8 @@ from penstock.destinations.iceberg.catalog import local_path
 from penstock.destinations.iceberg.client import Version
 from penstock.destinations.iceberg.schema import arrow_schema, column_types, iceberg_schema
 from penstock.errors import DestinationError, ErrorKind
-from penstock.lake.rows import CDC_NAMES
+from penstock.lake import validate as shared
+from penstock.lake.validate import unsupported
 from penstock.model.table import PipelineId, TableSchema
 
 _FORMAT_VERSION = 2
@@ -36,21 +36,8 @@ def check_folder(path: str) -> None:
 
 
 def check_columns(schema: TableSchema, *, cdc_columns: bool) -> None:
-    """Refuse column names that readers, most of which ignore case, would take for one another or for ours."""
-    folded = Counter(name.lower() for name in schema.column_names)
-    twice = [name for name in schema.column_names if folded[name.lower()] > 1]
-    if twice:
-        raise _unsupported(
-            f"Table {schema.name} has columns that differ only in case ({', '.join(twice)}); most readers of Iceberg"
-            " tables cannot tell them apart.",
-            "Rename one of them at the source, or leave one out with a column list in the publication.",
-        )
-    ours = [name for name in schema.column_names if cdc_columns and name.upper() in CDC_NAMES]
-    if ours:
-        raise _unsupported(
-            f"Table {schema.name} has a column {ours[0]}, and Penstock adds one of that name.",
-            "Set destination.iceberg.cdc_columns to false, or rename the column at the source.",
-        )
+    """Refuse column names that readers of Iceberg tables would take for one another or for ours."""
+    shared.check_columns(schema, "iceberg", cdc_columns=cdc_columns)
     _check_elements(schema, arrow_schema(schema, cdc_columns=cdc_columns))
 
 
@@ -60,13 +47,13 @@ def _check_elements(schema: TableSchema, columns: pa.Schema) -> None:
     taken = sorted(elements & set(columns.names))
     if taken or not columns:
         what = f"a column {taken[0]}, which is what Iceberg calls an array's elements" if taken else "no columns"
-        raise _unsupported(f"Table {schema.name} has {what}.", "Change the table's columns at the source.")
+        raise unsupported(f"Table {schema.name} has {what}.", "Change the table's columns at the source.")
 
 
 def check_owner(version: Version, pipeline: PipelineId, place: str) -> None:
     """Refuse to replace a table that this pipeline did not make."""
     if version.owner != pipeline:
-        raise _unsupported(
+        raise unsupported(
             f"There is an Iceberg table {place} that this pipeline did not make; it is left as it is.",
             "Set destination.iceberg.warehouse or catalog to another one, or move that table away.",
         )
@@ -88,32 +75,16 @@ def check_same_columns(version: Version, schema: TableSchema, *, cdc_columns: bo
 def check_format(version: Version, place: str) -> None:
     """Refuse a table that somebody raised to a format whose deletes are not ours to write."""
     if version.format_version != _FORMAT_VERSION:
-        raise _unsupported(
+        raise unsupported(
             f"The Iceberg table {place} has format version {version.format_version}; Penstock writes version"
             f" {_FORMAT_VERSION}.",
             "A table cannot be taken back to an older format: move it away, then resync it.",
         )
 
 
-def refuse_keyless(schema: TableSchema) -> DestinationError:
-    """Return the error for a change that names no row."""
-    return _unsupported(
-        f"Table {schema.name} has no key, so its updates and deletes cannot be applied.",
-        "Give it a primary key, or a replica identity with a unique index, at the source; then resync the table.",
-    )
-
-
-def refuse_missing_row(schema: TableSchema) -> DestinationError:
-    """Return the error for an unchanged value that is nowhere to be kept from."""
-    return _unsupported(
-        f"Table {schema.name} has an update of a row that the Iceberg table does not have.",
-        "Something else changed the Iceberg table: resync the table.",
-    )
-
-
 def refuse_foreign_files(place: str) -> DestinationError:
     """Return the error for files of another writer that are not ours to read."""
-    return _unsupported(
+    return unsupported(
         f"The Iceberg table {place} has files of another writer that are not Parquet, or deletes by equality.",
         "Let that writer rewrite the table's data files as Parquet, or resync the table.",
     )
@@ -122,7 +93,7 @@ def refuse_foreign_files(place: str) -> DestinationError:
 def check_free(location: str) -> None:
     """Refuse to make a table where a Delta table is: each would take the other's files for its own to remove."""
     if (Path(local_path(location)) / "_delta_log").is_dir():
-        raise _unsupported(
+        raise unsupported(
             f"There is a Delta table in {location}, where the Iceberg table would be.",
             "Set destination.iceberg.warehouse to another folder, or move the Delta table away.",
         )
@@ -130,7 +101,7 @@ def check_free(location: str) -> None:
 
 def never_copied(schema: TableSchema, place: str) -> DestinationError:
     """Return the error for changes without a table to apply them to."""
-    return _unsupported(
+    return unsupported(
         f"There is no copy of {schema.name} in {place} to apply changes to.",
         "Resync the table; its Iceberg table was moved, removed or replaced.",
     )
@@ -138,11 +109,7 @@ def never_copied(schema: TableSchema, place: str) -> DestinationError:
 
 def other_copy(schema: TableSchema, place: str) -> DestinationError:
     """Return the error for a part of a copy that the table is not waiting for."""
-    return _unsupported(
+    return unsupported(
         f"The Iceberg table {place} does not hold the earlier parts of this copy of {schema.name}.",
         "Something else changed the Iceberg table: resync the table.",
     )
-
-
-def _unsupported(message: str, remedy: str) -> DestinationError:
-    return DestinationError(message, kind=ErrorKind.DESTINATION_UNSUPPORTED, remedy=remedy)
