@@ -7,6 +7,7 @@ Nothing is read or computed until a view is used, and using one twice reads twic
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -113,6 +114,19 @@ class TableChanges(Protocol):
     @property
     def truncates(self) -> Sequence[Truncate]:
         """Where the table was truncated, in order."""
+        ...
+
+    @property
+    def truncate_times(self) -> Mapping[Lsn, dt.datetime]:
+        """When the transactions committed that truncated the table, by their `commit_lsn`."""
+        ...
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether these are no changes of the source: deletes of what a copy under way has read and must forget.
+
+        A table that keeps the past forgets them without a trace.
+        """
         ...
 
     def arrow(self) -> Iterator[pa.RecordBatch]:

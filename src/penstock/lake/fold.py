@@ -74,9 +74,9 @@ def fold(batches: list[pa.RecordBatch], schema: TableSchema) -> Folded:
     gained = changes.select([*names, log.OP, log.COMMIT_LSN, log.COMMIT_TS]).take(wrap(alive, pa.int64()))
     kept: dict[str, NDArray[np.bool_]] = {}
     given_columns: dict[str, Any] = {}
-    for name, is_unchanged in _unchanged(changes, schema):
+    for name, is_unchanged in unchanged_columns(changes, schema):
         given = rows.last(np.flatnonzero(~is_unchanged))[rows.of[alive]]
-        given_columns[name] = _values_at(changes.column(name), given)
+        given_columns[name] = values_at(changes.column(name), given)
         if (given == NOWHERE).any():
             kept[name] = given == NOWHERE
     return Folded(keys, with_columns(gained, given_columns), kept, rows.origins[rows.of[alive]])
@@ -107,18 +107,26 @@ class _Rows:
 
 
 def _followed(changes: pa.Table, schema: TableSchema) -> tuple[KeySet, _Rows]:
+    keys, news, former = number_changes(changes, schema)
+    if former is None:
+        return keys, _Rows(news, np.arange(len(keys)), np.ones(len(keys), np.bool_))
+    return keys, _traced(changes.column(log.OP), news, former, len(keys))
+
+
+def number_changes(changes: pa.Table, schema: TableSchema) -> tuple[KeySet, Numbers, Numbers | None]:
+    """Return the keys of changes, each change's key by its number, and its key before if any change has another."""
     columns: list[Any] = [changes.column(log.stored_name(column.name)) for column in schema.key]
     moved: Any = changes.column(log.KEY).combine_chunks()
     movers = np.flatnonzero(moved.is_valid().to_numpy(zero_copy_only=False))
     if not len(movers):
         numbers, keys = number_keys(columns)
-        return keys, _Rows(numbers, np.arange(len(keys)), np.ones(len(keys), np.bool_))
+        return keys, numbers, None
     olds = moved.take(wrap(movers, pa.int64())).flatten()
     both = [pa.concat_arrays([*_chunks(new), old]) for new, old in zip(columns, olds, strict=True)]
     numbers, keys = number_keys(both)
     news, former = numbers[: changes.num_rows], np.full(changes.num_rows, NOWHERE, np.int64)
     former[movers] = numbers[changes.num_rows :]
-    return keys, _traced(changes.column(log.OP), news, former, len(keys))
+    return keys, news, former
 
 
 def _chunks(column: Any) -> list[Any]:
@@ -144,7 +152,7 @@ def _traced(ops: Any, news: Numbers, former: Numbers, keys: int) -> _Rows:
     )
 
 
-def _unchanged(changes: pa.Table, schema: TableSchema) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def unchanged_columns(changes: pa.Table, schema: TableSchema) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Yield every column that some change leaves unchanged, by the log's name, with which changes do."""
     lists: Any = changes.column(log.UNCHANGED).combine_chunks()
     named = lists.flatten()
@@ -159,7 +167,7 @@ def _unchanged(changes: pa.Table, schema: TableSchema) -> Iterator[tuple[str, ND
             yield log.stored_name(column.name), is_unchanged
 
 
-def _values_at(values: Any, places: Numbers) -> Any:
+def values_at(values: Any, places: Numbers) -> Any:
     """Return a column's values at these places, NULL where there is none."""
     index: Any = compute.if_else(wrap_mask(places == NOWHERE), pa.scalar(None, pa.int64()), wrap(places, pa.int64()))
     return values.take(index)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.contract import columns as log
-from penstock.model.lsn import Lsn
 from penstock.model.table import TableSchema
 from penstock.wire.arrow import compute
 
@@ -19,15 +17,6 @@ CDC_FIELDS = (
     pa.field(LSN, pa.int64()),
     pa.field(TIMESTAMP, pa.timestamp("us", "UTC")),
 )
-
-
-def copied_values(watermark: Lsn, now: dt.datetime) -> dict[str, pa.Scalar[Any]]:
-    """Return what our columns have in the rows of a copy."""
-    return {
-        CHANGE_TYPE: pa.scalar("INSERT", pa.string()),
-        LSN: pa.scalar(int(watermark), pa.int64()),
-        TIMESTAMP: pa.scalar(now, pa.timestamp("us", "UTC")),
-    }
 
 
 def lake_rows(changes: pa.Table, schema: TableSchema, target: pa.Schema, *, cdc_columns: bool) -> pa.Table:

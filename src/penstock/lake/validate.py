@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from penstock.errors import DestinationError, ErrorKind
-from penstock.lake.rows import CDC_NAMES
+from penstock.lake.layout import Layout
+from penstock.model.mode import TableMode
 from penstock.model.table import TableSchema
 
 
-def check_columns(schema: TableSchema, destination: str, *, cdc_columns: bool) -> None:
+def check_columns(schema: TableSchema, layout: Layout, destination: str) -> None:
     """Refuse column names that readers, most of which ignore case, would take for one another or for ours."""
     folded = Counter(name.lower() for name in schema.column_names)
     twice = [name for name in schema.column_names if folded[name.lower()] > 1]
@@ -19,19 +20,54 @@ def check_columns(schema: TableSchema, destination: str, *, cdc_columns: bool) -
             " tables cannot tell them apart.",
             "Rename one of them at the source, or leave one out with a column list in the publication.",
         )
-    ours = [name for name in schema.column_names if cdc_columns and name.upper() in CDC_NAMES]
+    taken = {name.lower() for name in layout.names}
+    ours = [name for name in schema.column_names if name.lower() in taken]
     if ours:
         raise unsupported(
             f"Table {schema.name} has a column {ours[0]}, and Penstock adds one of that name.",
-            f"Set destination.{destination}.cdc_columns to false, or rename the column at the source.",
+            _remedy(layout, destination),
         )
+
+
+def _remedy(layout: Layout, destination: str) -> str:
+    if layout.mode.keeps_past:
+        return (
+            "Rename the column at the source, leave it out with a column list in the publication, or give the table"
+            f" the mode current in destination.{destination}.modes."
+        )
+    return f"Set destination.{destination}.cdc_columns to false, or rename the column at the source."
+
+
+def check_mode(schema: TableSchema, wanted: TableMode, found: TableMode) -> None:
+    """Refuse changes in another mode than that in which the table was made."""
+    if wanted is not found:
+        raise unsupported(
+            f"Table {schema.name} has the mode {wanted}, and its table in the lake was made with the mode {found}.",
+            _remedy_for_other(found, f"give it the mode {found} again"),
+        )
+
+
+def refuse_loss(schema: TableSchema, place: str, found: TableMode) -> DestinationError:
+    """Return the error for a copy that could only be made by removing what a table keeps of the past."""
+    return unsupported(
+        f"Copying {schema.name} anew would remove what {place} keeps of the past (its mode is {found}): its columns"
+        " are no longer the same.",
+        _remedy_for_other(found, "undo the change"),
+    )
+
+
+def _remedy_for_other(found: TableMode, alternative: str) -> str:
+    if found.keeps_past:
+        return f"Move the lake's table away, or remove it, and resync the table; or {alternative}."
+    return f"Resync the table, or {alternative}."
 
 
 def refuse_keyless(schema: TableSchema) -> DestinationError:
     """Return the error for a change that names no row."""
     return unsupported(
         f"Table {schema.name} has no key, so its updates and deletes cannot be applied.",
-        "Give it a primary key, or a replica identity with a unique index, at the source; then resync the table.",
+        "Give it a primary key, or a replica identity with a unique index, at the source; then resync the table. Or"
+        " give it the mode history, and REPLICA IDENTITY FULL at the source.",
     )
 
 

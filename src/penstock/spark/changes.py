@@ -67,6 +67,21 @@ class LogChanges:
         return self.view.reader.truncates(self.schema.id, self.start, self.end)
 
     @property
+    def truncate_times(self) -> Mapping[Lsn, dt.datetime]:
+        """When the transactions committed that truncated the table: only then are any looked up."""
+        wanted = {each.position.commit_lsn for each in self.truncates}
+        found: dict[Lsn, dt.datetime] = {}
+        for path in self.view.reader.transaction_files(min(wanted), Lsn(max(wanted) + 1)) if wanted else ():
+            table = pq.read_table(self.view.reader.root / path, columns=["commit_lsn", "commit_ts"])
+            found.update({Lsn(row["commit_lsn"]): _utc(row["commit_ts"]) for row in table.to_pylist()})
+        return {lsn: found[lsn] for lsn in wanted}
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether these are no changes of the source; those of the log always are."""
+        return False
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to apply."""
         return not self.files and not self.truncates

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -115,6 +115,8 @@ class RemovedKeys:
     has_unchanged: bool = False
     has_key_changes: bool = False
     truncates: Sequence[Truncate] = ()
+    truncate_times: Mapping[Lsn, dt.datetime] = field(default_factory=dict)
+    is_settling: bool = True
 
     @property
     def deletes(self) -> int:

@@ -112,6 +112,7 @@ class ArrowChanges:
     truncates: Sequence[Truncate]
     commit_times: Mapping[Lsn, dt.datetime]
     spark: Spark = no_spark
+    is_settling: bool = False
 
     @property
     def inserts(self) -> int:
@@ -141,6 +142,12 @@ class ArrowChanges:
         """Whether any update changes a key."""
         return any(self._old_key(event) is not None for event in self.events)
 
+    @property
+    def truncate_times(self) -> Mapping[Lsn, dt.datetime]:
+        """When the transactions committed that truncated the table."""
+        wanted = (each.position.commit_lsn for each in self.truncates)
+        return {lsn: self.commit_times.get(lsn, _EPOCH) for lsn in wanted}
+
     def arrow(self) -> Iterator[pa.RecordBatch]:
         """Yield the changes in order."""
         yield from self.table.to_batches()
@@ -166,6 +173,8 @@ class ArrowChanges:
         fields += [pa.field(log.XID, pa.int64())]
         if self.schema.key:
             fields.append(pa.field(log.KEY, pa.struct(_stored(self.schema.key))))
+        if self.schema.logs_old_rows:
+            fields.append(pa.field(log.BEFORE, pa.struct(_stored(self.schema.columns))))
         fields.append(pa.field(log.UNCHANGED, pa.list_(pa.string())))
         return pa.schema(fields)
 
@@ -174,7 +183,9 @@ class ArrowChanges:
         position = event.position
         time = self.commit_times.get(position.commit_lsn, _EPOCH)
         logged = (*values, _OPS[type(event)], int(position.commit_lsn), position.ordinal, time, 1)
-        return (*logged, *([self._old_key(event)] if self.schema.key else []), unchanged or None)
+        olds = [self._old_key(event)] if self.schema.key else []
+        olds += [self._old_row(event)] if self.schema.logs_old_rows else []
+        return (*logged, *olds, unchanged or None)
 
     def _values(self, event: RowEvent) -> tuple[Sequence[Any], list[str]]:
         if isinstance(event, Delete):
@@ -195,6 +206,12 @@ class ArrowChanges:
         new = tuple(event.row.values[self.schema.columns.index(column)] for column in self.schema.key)
         names = (log.stored_name(name) for name in self._key_names)
         return None if old == new else dict(zip(names, old, strict=True))
+
+    def _old_row(self, event: RowEvent) -> dict[str, Any] | None:
+        old = None if isinstance(event, Insert) else event.old
+        if old is None or old.kind is not OldRowKind.FULL:
+            return None
+        return dict(zip(map(log.stored_name, self.schema.column_names), old.values, strict=True))
 
 
 def _key_values(schema: TableSchema, old: OldRow) -> tuple[Cell, ...]:

@@ -27,6 +27,7 @@ from penstock.destinations.iceberg.schema import (
 )
 from penstock.errors import DestinationError, ErrorKind, Retry
 from penstock.lake.key import ordered_value
+from penstock.lake.layout import Layout
 from penstock.model.table import Column, Kind, PgType, PipelineId, TableId, TableName, TableSchema
 from penstock.store.memory import MemoryStore
 from penstock.testing.batch import no_spark
@@ -66,7 +67,7 @@ def test_an_object_store_is_refused_rather_than_half_served() -> None:
 
 
 def test_every_type_has_an_iceberg_type() -> None:
-    found = column_types(iceberg_schema(arrow_schema(EVERYTHING, cdc_columns=True)))
+    found = column_types(iceberg_schema(arrow_schema(EVERYTHING, Layout())))
     by_type = {column.type.name: found[column.name] for column in EVERYTHING.columns[1:]}
     assert by_type == {
         "boolean": "boolean",
@@ -94,7 +95,7 @@ def test_every_type_has_an_iceberg_type() -> None:
 
 
 def test_ids_are_given_once_and_reach_the_file_elements_included(tmp_path: Path) -> None:
-    columns = arrow_schema(EVERYTHING, cdc_columns=True)
+    columns = arrow_schema(EVERYTHING, Layout())
     schema = iceberg_schema(columns)
     with_fields = with_ids(columns, schema)
     pq.write_table(with_fields.empty_table(), tmp_path / "f.parquet")
@@ -217,18 +218,18 @@ TEXTS = PgType("text[]", Kind.ARRAY, element=TEXT)
 )
 def test_columns_that_iceberg_cannot_tell_apart_are_refused(schema: TableSchema, message: str) -> None:
     with pytest.raises(DestinationError, match=message) as raised:
-        validate.check_columns(schema, cdc_columns=True)
+        validate.check_columns(schema, Layout())
     assert raised.value.kind is ErrorKind.DESTINATION_UNSUPPORTED
 
 
 def test_a_column_named_like_ours_is_accepted_if_ours_are_off() -> None:
-    validate.check_columns(table_of(Column("_lsn", TEXT)), cdc_columns=False)
+    validate.check_columns(table_of(Column("_lsn", TEXT)), Layout(cdc_columns=False))
 
 
 def test_a_table_without_columns_is_refused_if_ours_are_off() -> None:
-    validate.check_columns(table_of(), cdc_columns=True)
+    validate.check_columns(table_of(), Layout())
     with pytest.raises(DestinationError, match="no columns"):
-        validate.check_columns(table_of(), cdc_columns=False)
+        validate.check_columns(table_of(), Layout(cdc_columns=False))
 
 
 def test_a_warehouse_that_cannot_be_written_is_named_at_start(tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ def _as_json(value: Any) -> str:
     return str(value) if isinstance(value, Decimal) else json.dumps(value)
 
 
-def transaction(committer: Committer, position: Lsn) -> Action:
-    """Return the action that moves the table's position."""
-    return {"txn": {"appId": committer.app_id, "version": int(position), "lastUpdated": _now_ms()}}
+def transaction(app_id: str, number: int) -> Action:
+    """Return the action that sets a number of ours: the table's position, say."""
+    return {"txn": {"appId": app_id, "version": int(number), "lastUpdated": _now_ms()}}
 
 
 def commit_info(committer: Committer, position: Lsn, read_version: int, operation: str, *, is_append: bool) -> Action:

@@ -30,9 +30,11 @@ from penstock.failpoint import hit
 from penstock.lake.completion import Completion
 from penstock.lake.fold import Folded, changes_behind, fold
 from penstock.lake.key import Numbers
+from penstock.lake.layout import Layout
 from penstock.lake.locate import Found, LakeFiles
 from penstock.lake.rows import lake_rows
 from penstock.lake.search import Search, SearchedFile
+from penstock.lake.sought import Sought
 from penstock.lake.validate import refuse_keyless, refuse_missing_row
 from penstock.model.lsn import Lsn, Position
 from penstock.wire.arrow import compute
@@ -48,7 +50,7 @@ class LakeTable:
     log: TableLog
     committer: Committer
     search: Search
-    cdc_columns: bool
+    layout: Layout
 
 
 @dataclass
@@ -77,19 +79,21 @@ Drafting: TypeAlias = Callable[[TableState], Draft]
 """What gives the commit for a state; called again for another state if the first one was outrun."""
 
 
-class Application:
-    """One table's changes on their way into one commit."""
+class Edit:
+    """A commit to a table that is at a position, in the making."""
 
-    def __init__(self, table: LakeTable, changes: TableChanges, since: Lsn, end: Lsn) -> None:
+    def __init__(self, table: LakeTable, what: str, since: Lsn, end: Lsn) -> None:
         self.table = table
+        self.what = what
         self.folder = table.log.folder
-        self.changes = changes
-        self.schema = changes.schema
         self.since = since
         self.end = end
-        self.target = arrow_schema(changes.schema, cdc_columns=table.cdc_columns)
-        truncates = [event.position for event in changes.truncates if event.position.commit_lsn >= since]
-        self.truncated: Position | None = max(truncates, default=None)
+
+    def _drafting(self) -> Drafting:
+        raise NotImplementedError
+
+    def _check(self, state: TableState) -> None:
+        """Refuse a state that cannot be committed to."""
 
     def run(self, state: TableState) -> None:
         """Commit, on this state of the table or on one that others make of it meanwhile."""
@@ -98,7 +102,7 @@ class Application:
             if self._is_committed(state, drafting(state)):
                 return
             state = self._outrun()
-            if self._position(state) >= self.end:
+            if self._is_done(state):
                 return
         raise self._conflict()
 
@@ -106,7 +110,7 @@ class Application:
         committer, version = self.table.committer, state.version
         info = action.commit_info(committer, self.end, version, draft.operation, is_append=draft.is_append)
         hit("delta.commit")
-        if not self.table.log.commit(state, [info, action.transaction(committer, self.end), *draft.actions]):
+        if not self.table.log.commit(state, [info, action.transaction(committer.app_id, self.end), *draft.actions]):
             for name in draft.files:
                 self.folder.remove(name)
             return False
@@ -120,14 +124,71 @@ class Application:
         state = self.table.log.refresh()
         if state is None:
             raise self._conflict()
-        validate.check_state(state, self.schema, self.folder.location, cdc_columns=self.table.cdc_columns)
+        self._check(state)
         position = self._position(state)
         if position != self.since and position < self.end:
             raise self._conflict()
         return state
 
+    def _is_done(self, state: TableState) -> bool:
+        return self._position(state) >= self.end
+
     def _position(self, state: TableState) -> Lsn:
         return Lsn(state.transactions.get(self.table.committer.app_id, 0))
+
+    def _losses(self, state: TableState, sought: Sought) -> list[Loss]:
+        keys, columns = sought.keys, sought.columns
+        members = [each for each in state.members.values() if keys.may_be_within(each.bounds(columns))]
+        # No row takes less than a byte: a file of unknown length counts as a long one.
+        searched = [SearchedFile(self._path(each), each.rows or each.add["size"]) for each in members]
+        found = self.table.search.find(LakeFiles(fs.LocalFileSystem(), columns), searched, keys)
+        losses = (self._loss(member, each) for member, each in zip(members, found, strict=True) if len(each.places))
+        return [loss for loss in losses if len(loss.found.places)]
+
+    def _loss(self, member: Member, found: Found) -> Loss:
+        gone = self.table.log.deleted_rows(member)
+        fresh = vector.bitmap(found.places) - gone
+        is_fresh = np.isin(found.places, vector.positions(fresh), assume_unique=True)
+        return Loss(member, gone | fresh, found.where(is_fresh))
+
+    def _mark(self, losses: Sequence[Loss], draft: Draft) -> None:
+        """Give every file that loses rows another deletion vector; one that loses its last row goes as a whole."""
+        writer, files = vector.VectorWriter(uuid.uuid4()), LakeFiles(fs.LocalFileSystem(), pa.schema([]))
+        for loss in losses:
+            draft.actions.append(action.remove(loss.member))
+            rows = loss.member.rows or files.rows(self._path(loss.member))
+            if len(loss.gone) < rows:
+                draft.actions.append(action.with_vector(loss.member, writer.add(loss.gone), rows))
+        if writer.file is not None:
+            name, content = writer.file
+            with self.folder.new_file(name) as file:
+                file.write(content)
+            draft.files.append(name)
+
+    def _path(self, member: Member) -> str:
+        return self.folder.path(member.add["path"])
+
+    def _conflict(self) -> DestinationError:
+        return DestinationError(
+            f"{self.what} lost to other writers' commits.",
+            kind=ErrorKind.DESTINATION_CONFLICT,
+        )
+
+
+class Application(Edit):
+    """One table's changes on their way into one commit."""
+
+    def __init__(self, table: LakeTable, changes: TableChanges, since: Lsn, end: Lsn) -> None:
+        what = f"Applying changes of {changes.schema.name} to the Delta table at {table.log.folder.location}"
+        super().__init__(table, what, since, end)
+        self.changes = changes
+        self.schema = changes.schema
+        self.target = arrow_schema(changes.schema, table.layout)
+        truncates = [event.position for event in changes.truncates if event.position.commit_lsn >= since]
+        self.truncated: Position | None = max(truncates, default=None)
+
+    def _check(self, state: TableState) -> None:
+        validate.check_state(state, self.schema, self.table.layout, self.folder.location)
 
     def _drafting(self) -> Drafting:
         """Choose the cheapest way that is right."""
@@ -171,7 +232,7 @@ class Application:
 
     def _rewritten(self, state: TableState, folded: Folded) -> Draft:
         """Mark the rows that the folded changes replace as gone, and add the new ones."""
-        losses = self._losses(state, folded)
+        losses = self._losses(state, Sought(self._key, folded.keys))
         draft = Draft("MERGE")
         completion = Completion(folded)
         if folded.rows.num_rows:
@@ -181,20 +242,6 @@ class Application:
         self._mark(losses, draft)
         hit("delta.files_written")
         return draft
-
-    def _losses(self, state: TableState, folded: Folded) -> list[Loss]:
-        members = [each for each in state.members.values() if folded.keys.may_be_within(each.bounds(self._key))]
-        # No row takes less than a byte: a file of unknown length counts as a long one.
-        searched = [SearchedFile(self._path(each), each.rows or each.add["size"]) for each in members]
-        found = self.table.search.find(self._files, searched, folded.keys)
-        losses = (self._loss(member, each) for member, each in zip(members, found, strict=True) if len(each.places))
-        return [loss for loss in losses if len(loss.found.places)]
-
-    def _loss(self, member: Member, found: Found) -> Loss:
-        gone = self.table.log.deleted_rows(member)
-        fresh = vector.bitmap(found.places) - gone
-        is_fresh = np.isin(found.places, vector.positions(fresh), assume_unique=True)
-        return Loss(member, gone | fresh, found.where(is_fresh))
 
     def _completed(self, completion: Completion, losses: Sequence[Loss]) -> Iterator[pa.Table]:
         yield self._lake_rows(completion.whole())
@@ -212,25 +259,8 @@ class Application:
         for table in self._files.values(self._path(member), schema, places):
             yield table.rename_columns([logged.stored_name(name) for name in columns])
 
-    def _mark(self, losses: Sequence[Loss], draft: Draft) -> None:
-        """Give every file that loses rows another deletion vector; one that loses its last row goes as a whole."""
-        writer = vector.VectorWriter(uuid.uuid4())
-        for loss in losses:
-            draft.actions.append(action.remove(loss.member))
-            rows = loss.member.rows or self._files.rows(self._path(loss.member))
-            if len(loss.gone) < rows:
-                draft.actions.append(action.with_vector(loss.member, writer.add(loss.gone), rows))
-        if writer.file is not None:
-            name, content = writer.file
-            with self.folder.new_file(name) as file:
-                file.write(content)
-            draft.files.append(name)
-
     def _lake_rows(self, changes: pa.Table) -> pa.Table:
-        return lake_rows(changes, self.schema, self.target, cdc_columns=self.table.cdc_columns)
-
-    def _path(self, member: Member) -> str:
-        return self.folder.path(member.add["path"])
+        return lake_rows(changes, self.schema, self.target, cdc_columns=self.table.layout.cdc_columns)
 
     @cached_property
     def _key(self) -> pa.Schema:
@@ -239,10 +269,3 @@ class Application:
     @cached_property
     def _files(self) -> LakeFiles:
         return LakeFiles(fs.LocalFileSystem(), self._key)
-
-    def _conflict(self) -> DestinationError:
-        return DestinationError(
-            f"Applying changes of {self.schema.name} to the Delta table at {self.folder.location} lost to other"
-            " writers' commits.",
-            kind=ErrorKind.DESTINATION_CONFLICT,
-        )

@@ -17,6 +17,7 @@ from penstock.destinations.delta.folder import TableFolder
 from penstock.destinations.delta.schema import statistics
 from penstock.failpoint import hit
 from penstock.model.lsn import Lsn
+from penstock.model.mode import TableMode
 from penstock.model.table import PipelineId, TableId
 
 _log = logging.getLogger(__name__)
@@ -65,7 +66,22 @@ class Committer:
         """What the number of committed parts of the table's copy is stored under."""
         return f"{self.app_id}/copy"
 
-    def replace(self, schema: Schema, files: Iterable[CopiedFile], position: Lsn, parts: int = 1) -> None:
+    @property
+    def since_app_id(self) -> str:
+        """What the position is stored under at which a copy began, in a table that keeps the past.
+
+        It is 0 once changes follow the copy: until then its rows are not yet past, and go when it starts again.
+        """
+        return f"{self.copy_app_id}/since"
+
+    def replace(
+        self,
+        schema: Schema,
+        files: Iterable[CopiedFile],
+        position: Lsn,
+        parts: int = 1,
+        mode: TableMode = TableMode.CURRENT,
+    ) -> None:
         """Create the table, or put these columns and files in place of all it has."""
         create_table_with_add_actions(
             self.location,
@@ -75,7 +91,7 @@ class Committer:
             partition_by=[],
             description=self.description,
             configuration={"delta.enableDeletionVectors": "true"},
-            commit_properties=self._properties(position, parts),
+            commit_properties=self._properties(position, parts, since=position if mode.keeps_past else None),
         )
         hit("delta.committed")
 
@@ -110,10 +126,12 @@ class Committer:
             for file in files
         ]
 
-    def _properties(self, position: Lsn, parts: int | None) -> CommitProperties:
+    def _properties(self, position: Lsn, parts: int | None, since: Lsn | None = None) -> CommitProperties:
         transactions = [Transaction(self.app_id, int(position))]
         if parts is not None:
             transactions.append(Transaction(self.copy_app_id, parts))
+        if since is not None:
+            transactions.append(Transaction(self.since_app_id, int(since)))
         return CommitProperties(
             app_transactions=transactions, custom_metadata={"userMetadata": self.metadata(position)}
         )

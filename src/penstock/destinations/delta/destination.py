@@ -11,9 +11,8 @@ import datetime as dt
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from pyarrow import fs
 
@@ -23,25 +22,32 @@ from penstock.destinations.delta.apply import Application, LakeTable
 from penstock.destinations.delta.commit import Committer
 from penstock.destinations.delta.fault import translated
 from penstock.destinations.delta.folder import TableFolder
-from penstock.destinations.delta.log import TableLog
+from penstock.destinations.delta.log import TableLog, TableState
+from penstock.destinations.delta.past import Beginning, Emptying, PastApplication
 from penstock.destinations.delta.schema import delta_schema, folder_name
 from penstock.errors import DestinationError, ErrorKind
 from penstock.lake import validate as shared
+from penstock.lake.layout import Layout
 from penstock.lake.mapping import TableMapping
-from penstock.lake.rows import copied_values
+from penstock.lake.past import CopyStart
 from penstock.lake.search import Search
 from penstock.model.lsn import Lsn
+from penstock.model.mode import TableModes
 from penstock.model.table import PipelineId, TableId, TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_ALL_CURRENT = TableModes()
+
+
 class DeltaDestination:
     """A lake of Delta tables at `<path>/<schema>/<table>`; `Positioned`, so exactly once.
 
     Spark is asked for by copies, and where rows have to be found in very large tables. `cdc_columns` adds
-    `_CHANGE_TYPE` (INSERT or UPDATE), `_LSN` and `_TIMESTAMP` of the change that last wrote a row.
+    `_CHANGE_TYPE` (INSERT or UPDATE), `_LSN` and `_TIMESTAMP` of the change that last wrote a row. `modes` says which
+    tables keep more than the present.
     """
 
     name: ClassVar[str] = "delta"
@@ -54,6 +60,7 @@ class DeltaDestination:
         spark: Callable[[], SparkSession],
         tables: TableMapping,
         cdc_columns: bool = True,
+        modes: TableModes = _ALL_CURRENT,
         clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
         self._filesystem, self._folder = _filesystem(path)
@@ -61,6 +68,7 @@ class DeltaDestination:
         self._pipeline = pipeline
         self._tables = tables
         self._cdc = cdc_columns
+        self._modes = modes
         self._clock = clock
         self._lock = threading.Lock()
         self._logs: dict[TableId, TableLog] = {}
@@ -103,11 +111,20 @@ class DeltaDestination:
             present = committer.open()
             # What another pipeline made, the copy refuses; it is not ours to empty.
             if present is not None and validate.is_owned(present, committer.description):
-                committer.empty(present, Lsn(0), parts=0)
+                self._empty(table, committer, present)
+
+    def _empty(self, table: TableId, committer: Committer, present: DeltaTable) -> None:
+        log = self._log(table, committer)
+        state = log.refresh()
+        if state is None or not state.mode.keeps_past:
+            committer.empty(present, Lsn(0), parts=0)
+        elif state.transactions.get(committer.app_id):
+            Emptying(LakeTable(log, committer, self._search, Layout(state.mode)), state).run(state)
 
     def write_table_rows(self, table: TableSchema, rows: RowBatch) -> None:
         """Let Spark's tasks write the files into the table's folder, then commit them at once."""
-        shared.check_columns(table, self.name, cdc_columns=self._cdc)
+        layout = self._layout(table)
+        shared.check_columns(table, layout, self.name)
         committer = self._committer(table.id, self._place(table))
         with translated(f"Copying {table.name} to the Delta table at {committer.location}"):
             present = committer.open()
@@ -116,13 +133,26 @@ class DeltaDestination:
             elif rows.part:
                 raise _never_copied(table, committer.location)
             self._filesystem.create_dir(f"{self._folder}/{self._place(table)}", recursive=True)
+            now = self._clock()
+            past = self._past_state(table, layout, committer) if present is not None and rows.part == 0 else None
             # Whoever reads tables with deletion vectors reads Parquet's newer encodings too.
-            files = rows.write_files(committer.location, self._copied_values(rows), is_packed=True)
-            if present is None or rows.part == 0:
-                columns = delta_schema(table, cdc_columns=self._cdc)
-                committer.replace(columns, files, rows.watermark, rows.part + 1)
+            files = rows.write_files(committer.location, layout.copied_values(rows.watermark, now), is_packed=True)
+            if past is not None:
+                lake_table = LakeTable(self._log(table.id, committer), committer, self._search, layout)
+                Beginning(lake_table, CopyStart(table, rows.watermark, now), files).run(past)
+            elif present is None or rows.part == 0:
+                committer.replace(delta_schema(table, layout), files, rows.watermark, rows.part + 1, layout.mode)
             else:
                 committer.append(present, files, rows.watermark, parts=rows.part + 1)
+
+    def _past_state(self, table: TableSchema, layout: Layout, committer: Committer) -> TableState | None:
+        """Return the state of a table that a copy must add to; None if it may begin the table anew."""
+        state = self._log(table.id, committer).refresh()
+        if state is None or not state.mode.keeps_past or not state.members:
+            return None
+        if validate.differing_columns(state, table, layout):
+            raise shared.refuse_loss(table, f"the Delta table at {committer.location}", state.mode)
+        return state
 
     def write_events(self, events: EventBatch) -> None:
         """Apply each table's changes in one commit of its own."""
@@ -140,9 +170,13 @@ class DeltaDestination:
                 raise _never_copied(schema, committer.location)
             if since >= end:
                 return
-            validate.check_state(state, schema, committer.location, cdc_columns=self._cdc)
-            lake_table = LakeTable(log, committer, self._search, self._cdc)
-            Application(lake_table, changes, Lsn(since), end).run(state)
+            layout = self._layout(schema)
+            validate.check_state(state, schema, layout, committer.location)
+            application = PastApplication if layout.mode.keeps_past else Application
+            application(LakeTable(log, committer, self._search, layout), changes, Lsn(since), end).run(state)
+
+    def _layout(self, schema: TableSchema) -> Layout:
+        return Layout(self._modes.of(schema.name, schema.id), self._cdc)
 
     def _log(self, table: TableId, committer: Committer) -> TableLog:
         """Return the table's log as far as it is known: it is read on from there."""
@@ -151,9 +185,6 @@ class DeltaDestination:
             if known is None or known.folder.location != committer.location:
                 known = self._logs[table] = TableLog(TableFolder(committer.location))
             return known
-
-    def _copied_values(self, rows: RowBatch) -> dict[str, pa.Scalar[Any]]:
-        return copied_values(rows.watermark, self._clock()) if self._cdc else {}
 
     def _committer(self, table: TableId, folder: str) -> Committer:
         return Committer(f"{self._path.rstrip('/')}/{folder}", self._pipeline, table)

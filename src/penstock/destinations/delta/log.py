@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import Field, Schema
 from pyroaring import BitMap64
 
 from penstock.destinations.delta import vector
@@ -24,6 +25,8 @@ from penstock.destinations.delta.folder import TableFolder
 from penstock.destinations.delta.schema import bounds_of
 from penstock.errors import DestinationError
 from penstock.lake.key import Bound
+from penstock.lake.layout import found_mode
+from penstock.model.mode import TableMode
 
 Action: TypeAlias = dict[str, Any]
 
@@ -97,6 +100,16 @@ class TableState:
         """After how many entries a checkpoint is due."""
         configuration = self.metadata.get("configuration", {})
         return int(configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
+
+    @property
+    def columns(self) -> Sequence[Field]:
+        """The table's columns."""
+        return Schema.from_json(self.metadata["schemaString"]).fields
+
+    @property
+    def mode(self) -> TableMode:
+        """What the table was made to keep."""
+        return found_mode([column.name for column in self.columns])
 
     def replay(self, actions: Iterable[Action]) -> None:
         """Go on to what one entry makes of it. Its removals come first: their order within an entry means nothing."""

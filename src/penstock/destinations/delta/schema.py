@@ -13,7 +13,7 @@ from deltalake import Schema
 
 from penstock.contract.batch import CopiedFile
 from penstock.lake.key import Bound, ordered_value
-from penstock.lake.rows import CDC_FIELDS
+from penstock.lake.layout import Layout
 from penstock.model.table import TableName, TableSchema
 from penstock.wire.arrow import arrow_type
 
@@ -25,20 +25,20 @@ _MAX_STRING = 32
 _MAX_SAFE_INTEGER = 1 << 63
 
 
-def arrow_schema(schema: TableSchema, *, cdc_columns: bool) -> pa.Schema:
+def arrow_schema(schema: TableSchema, layout: Layout) -> pa.Schema:
     """Return the lake table's columns in order: the source's, then ours."""
     own = [pa.field(column.name, arrow_type(column.type)) for column in schema.columns]
-    return pa.schema([*own, *(CDC_FIELDS if cdc_columns else ())])
+    return pa.schema([*own, *layout.fields])
 
 
-def delta_schema(schema: TableSchema, *, cdc_columns: bool) -> Schema:
+def delta_schema(schema: TableSchema, layout: Layout) -> Schema:
     """Return the same as a Delta schema."""
-    return Schema.from_arrow(arrow_schema(schema, cdc_columns=cdc_columns))
+    return Schema.from_arrow(arrow_schema(schema, layout))
 
 
-def delta_fields(schema: TableSchema, *, cdc_columns: bool) -> dict[str, Any]:
+def delta_fields(schema: TableSchema, layout: Layout) -> dict[str, Any]:
     """Return the Delta type of every column."""
-    return {item.name: item.type for item in delta_schema(schema, cdc_columns=cdc_columns).fields}
+    return {item.name: item.type for item in delta_schema(schema, layout).fields}
 
 
 def folder_name(name: TableName) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 from pyarrow import fs
 
 from penstock.destinations.delta.log import TableState
 from penstock.destinations.delta.schema import delta_fields
 from penstock.errors import DestinationError, ErrorKind
-from penstock.lake.validate import unsupported
+from penstock.lake.layout import Layout
+from penstock.lake.validate import check_mode, unsupported
 from penstock.model.table import TableSchema
 
 # What a table may have without asking anything of a writer that sets every column of every row itself.
@@ -71,23 +72,23 @@ def check_owner(table: DeltaTable, description: str, location: str) -> None:
         )
 
 
-def check_state(state: TableState, schema: TableSchema, location: str, *, cdc_columns: bool) -> None:
+def check_state(state: TableState, schema: TableSchema, layout: Layout, location: str) -> None:
     """Refuse changes that the table, as it is now, cannot take from us."""
     _check_protocol(state, location)
-    _check_same_columns(Schema.from_json(state.metadata["schemaString"]), schema, cdc_columns=cdc_columns)
-
-
-def _check_same_columns(found: Schema, schema: TableSchema, *, cdc_columns: bool) -> None:
-    present = {item.name: item.type for item in found.fields}
-    wanted = delta_fields(schema, cdc_columns=cdc_columns)
-    differing = sorted(
-        name for name in present.keys() | wanted.keys() if str(present.get(name)) != str(wanted.get(name))
-    )
+    differing = differing_columns(state, schema, layout)
     if differing:
+        check_mode(schema, layout.mode, state.mode)
         raise DestinationError(
             f"The columns of {schema.name} changed at the source; its Delta table differs in: {', '.join(differing)}.",
             kind=ErrorKind.SCHEMA_CHANGED,
         )
+
+
+def differing_columns(state: TableState, schema: TableSchema, layout: Layout) -> list[str]:
+    """Return the columns that are not alike in a table and in what it replicates."""
+    present = {item.name: item.type for item in state.columns}
+    wanted = delta_fields(schema, layout)
+    return sorted(name for name in present.keys() | wanted.keys() if str(present.get(name)) != str(wanted.get(name)))
 
 
 def _check_protocol(state: TableState, location: str) -> None:

@@ -26,9 +26,11 @@ from penstock.failpoint import hit
 from penstock.lake.completion import Completion
 from penstock.lake.fold import Folded, changes_behind, fold
 from penstock.lake.key import Numbers
+from penstock.lake.layout import Layout
 from penstock.lake.locate import Found
 from penstock.lake.rows import lake_rows
 from penstock.lake.search import Search
+from penstock.lake.sought import Sought, key_columns
 from penstock.lake.validate import refuse_keyless, refuse_missing_row
 from penstock.model.lsn import Lsn, Position
 from penstock.wire.arrow import compute
@@ -41,7 +43,7 @@ class LakeTable:
     keys: MarkKeys
     search: Search
     known: KnownFiles
-    cdc_columns: bool
+    layout: Layout
 
 
 class Application:
@@ -54,6 +56,7 @@ class Application:
         self.schema = changes.schema
         self.since = mark.lsn
         self.mark = Mark(end, mark.parts)
+        self.copied: Sequence[CopiedFile] = ()
         truncates = [event.position for event in changes.truncates if event.position.commit_lsn >= mark.lsn]
         self.truncated: Position | None = max(truncates, default=None)
 
@@ -89,8 +92,9 @@ class Application:
 
     def _rewrite(self, folded: Folded) -> None:
         """Delete the rows that the folded changes replace, and add the new ones."""
-        index = self.table.known.at(self.version, self.schema)
-        found = index.find(self.table.search, folded.keys)
+        key = key_columns(self.schema)
+        index = self.table.known.at(self.version, key)
+        found = index.find(self.table.search, Sought(key, folded.keys))
         rows = self.folder.write_rows(self._completed(index, Completion(folded), found), self._columns)
         self._commit(rows, {name: each.places for name, each in found.items()})
 
@@ -117,19 +121,19 @@ class Application:
         is_emptied = self.truncated is not None
         try:
             snapshot_id = self.version.commit(
-                self.table.keys, self.mark, rows=rows, deletes=deletes, empties=is_emptied
+                self.table.keys, self.mark, rows=[*self.copied, *rows], deletes=deletes, empties=is_emptied
             )
         except Py4JJavaError as error:
             if is_outrun(error):
                 self.folder.remove([*rows, *([deletes] if deletes else [])])
             raise
-        self.table.known.follow(self.version, snapshot_id, rows, gone or {}, is_emptied=is_emptied)
+        self.table.known.follow(self.version, snapshot_id, [*self.copied, *rows], gone or {}, is_emptied=is_emptied)
 
     def _missing_row(self) -> DestinationError:
         return refuse_missing_row(self.schema, f"the Iceberg table {self.table.known.place}")
 
     def _lake_rows(self, changes: pa.Table) -> pa.Table:
-        return lake_rows(changes, self.schema, self._columns, cdc_columns=self.table.cdc_columns)
+        return lake_rows(changes, self.schema, self._columns, cdc_columns=self.table.layout.cdc_columns)
 
     @cached_property
     def folder(self) -> DataFolder:
@@ -138,5 +142,5 @@ class Application:
 
     @cached_property
     def _columns(self) -> pa.Schema:
-        columns = arrow_schema(self.schema, cdc_columns=self.table.cdc_columns)
+        columns = arrow_schema(self.schema, self.table.layout)
         return with_ids(columns, self.version.schema)

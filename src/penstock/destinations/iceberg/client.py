@@ -41,6 +41,13 @@ class Mark:
     lsn: Lsn
     parts: int
     """Of the last copy."""
+    since: Lsn | None = None
+    """In a table that keeps the past, the position at which a copy began that no change has followed yet, or 0."""
+
+    def items(self) -> Mapping[str, str]:
+        """Return what is stored."""
+        since = {} if self.since is None else {"since": str(self.since)}
+        return {"lsn": str(self.lsn), "parts": str(self.parts), **since}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +138,7 @@ class Version:
         self.table = table
         self._library = library
         self._transaction = transaction
-        self._is_replaced = is_replaced
+        self.is_replaced = is_replaced
         self._base = transaction.startMetadata()
 
     @cached_property
@@ -144,6 +151,11 @@ class Version:
         """The columns, with their ids, as the commit will have them."""
         found: dict[str, Any] = json.loads(self._library.schema_parser.toJson(self._transaction.table().schema()))
         return found
+
+    @property
+    def column_names(self) -> list[str]:
+        """The columns' names, in order."""
+        return [field["name"] for field in self.schema["fields"]]
 
     @property
     def exists(self) -> bool:
@@ -178,7 +190,7 @@ class Version:
             summary = snapshot.summary()
             text = summary.get(keys["lsn"])
             if text is not None:
-                return Mark(Lsn.parse(text), int(summary.get(keys["parts"])))
+                return _mark(text, summary.get(keys["parts"]), summary.get(keys["since"]))
             parent = snapshot.parentId()
             snapshot = None if parent is None else self._base.snapshot(parent)
         return None if newest is None else self._property_mark(keys, int(newest.sequenceNumber()))
@@ -187,7 +199,7 @@ class Version:
         text = self._base.property(keys["lsn"], None)
         if text is None or int(self._base.property(keys["sequence"], "0")) > sequence:
             return None
-        return Mark(Lsn.parse(text), int(self._base.property(keys["parts"], "0")))
+        return _mark(text, self._base.property(keys["parts"], "0"), self._base.property(keys["since"], None))
 
     def files(self) -> pa.Table:
         """Return the present files, as Iceberg's metadata table `files` describes them: those with deletes too.
@@ -220,13 +232,16 @@ class Version:
         Fails, with nothing changed, if somebody else committed since this version was read.
         """
         operation = self._operation(rows, deletes, empties=empties)
-        operation.set(keys["lsn"], str(mark.lsn)).set(keys["parts"], str(mark.parts)).commit()
+        for name, value in mark.items().items():
+            operation.set(keys[name], value)
+        operation.commit()
         snapshot = self._transaction.currentMetadata().currentSnapshot()
         properties = self._transaction.updateProperties()
         properties.set(OWNER, keys.pipeline)
-        properties.set(keys["lsn"], str(mark.lsn)).set(keys["parts"], str(mark.parts))
+        for name, value in mark.items().items():
+            properties.set(keys[name], value)
         properties.set(keys["sequence"], str(snapshot.sequenceNumber()))
-        if self._is_replaced:
+        if self.is_replaced:
             properties.set(_NAME_MAPPING, self._library.mapping_parser.toJson(self._mapping))
         properties.commit()
         hit("iceberg.commit")
@@ -294,6 +309,10 @@ class Version:
     @cached_property
     def _spec(self) -> Any:
         return self._transaction.table().spec()
+
+
+def _mark(lsn: str, parts: str, since: str | None) -> Mark:
+    return Mark(Lsn.parse(lsn), int(parts), None if since is None else Lsn.parse(since))
 
 
 def java_class(error: Py4JJavaError) -> str:

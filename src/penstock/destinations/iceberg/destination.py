@@ -10,7 +10,7 @@ import datetime as dt
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
@@ -20,14 +20,18 @@ from penstock.destinations.iceberg.apply import Application, LakeTable
 from penstock.destinations.iceberg.catalog import HADOOP, CatalogSettings, place_of, sql_name
 from penstock.destinations.iceberg.client import Library, Mark, MarkKeys, Version
 from penstock.destinations.iceberg.fault import translated
-from penstock.destinations.iceberg.index import KnownFiles
+from penstock.destinations.iceberg.index import FileIndex, KnownFiles
+from penstock.destinations.iceberg.past import Beginning, PastApplication, forget_unfinished_copy
 from penstock.destinations.iceberg.rows import DataFolder
 from penstock.destinations.iceberg.schema import arrow_schema, iceberg_schema
 from penstock.errors import DestinationError, ErrorKind
+from penstock.lake import validate as shared
+from penstock.lake.layout import Layout, found_mode
 from penstock.lake.mapping import TableMapping
-from penstock.lake.rows import copied_values
+from penstock.lake.past import CopyStart
 from penstock.lake.search import Search
 from penstock.model.lsn import Lsn
+from penstock.model.mode import TableModes
 from penstock.model.table import PipelineId, TableId, TableSchema
 
 if TYPE_CHECKING:
@@ -52,11 +56,14 @@ _PROPERTIES = {
 }
 
 
+_ALL_CURRENT = TableModes()
+
+
 class IcebergDestination:
     """A catalog of Iceberg tables, `<schema>.<table>` each; `Positioned`, so exactly once.
 
     `cdc_columns` adds `_CHANGE_TYPE` (INSERT or UPDATE), `_LSN` and `_TIMESTAMP` of the change that
-    last wrote a row.
+    last wrote a row. `modes` says which tables keep more than the present.
     """
 
     name: ClassVar[str] = "iceberg"
@@ -69,6 +76,7 @@ class IcebergDestination:
         spark: Callable[[], SparkSession],
         tables: TableMapping,
         cdc_columns: bool = True,
+        modes: TableModes = _ALL_CURRENT,
         clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
         self._catalog = catalog
@@ -77,6 +85,7 @@ class IcebergDestination:
         self._spark = spark
         self._tables = tables
         self._cdc = cdc_columns
+        self._modes = modes
         self._clock = clock
         self._search = Search(spark)
         self._lock = threading.Lock()
@@ -127,21 +136,27 @@ class IcebergDestination:
     def _truncate(self, table: TableId, place: str) -> None:
         version = self._library().open(place)
         # One that somebody else made is left as it is; the copy that follows will say so.
-        if version is not None and version.owner == self._pipeline:
+        if version is None or version.owner != self._pipeline:
+            return
+        if found_mode(version.column_names).keeps_past:
+            forget_unfinished_copy(version, self._keys(table), self._search, place)
+        else:
             version.commit(self._keys(table), Mark(Lsn(0), 0), empties=True)
 
     def write_table_rows(self, table: TableSchema, rows: RowBatch) -> None:
         """Let Spark's tasks write the files into the table's folder, then commit them at once."""
-        validate.check_columns(table, cdc_columns=self._cdc)
+        layout = self._layout(table)
+        validate.check_columns(table, layout)
         place = self._place(table)
         what = f"Copying {table.name} to the Iceberg table {place}"
         with translated(what):
             location = self._begun(table, place, rows.part).location
             validate.check_free(location)
             folder = DataFolder.of(location)
-            copied = rows.write_files(folder.path, self._copied_values(rows))
+            now = self._clock()
+            copied = rows.write_files(folder.path, layout.copied_values(rows.watermark, now))
         files = [folder.named(file) for file in copied]
-        self._persist(what, lambda: self._add_part(table, place, rows, files))
+        self._persist(what, lambda: self._add_part(CopyStart(table, rows.watermark, now), place, rows.part, files))
 
     def _begun(self, table: TableSchema, place: str, part: int) -> Version:
         """Return what a part of a copy is to be committed on: for the first one, a table without rows."""
@@ -149,21 +164,37 @@ class IcebergDestination:
         if present is not None:
             validate.check_owner(present, self._pipeline, place)
             validate.check_format(present, place)
-        if part == 0:
-            columns = arrow_schema(table, cdc_columns=self._cdc)
+        layout = self._layout(table)
+        if part == 0 and not (present and self._keeps_past(present, table, layout, place)):
+            columns = arrow_schema(table, layout)
             properties = {**_PROPERTIES, **_metrics(table), "comment": f"Replicated by Penstock, {self._pipeline}"}
             return self._library().replace(place, present, iceberg_schema(columns), properties)
         if present is None:
             raise validate.never_copied(table, place)
         return present
 
-    def _add_part(self, table: TableSchema, place: str, rows: RowBatch, files: list[CopiedFile]) -> None:
-        keys, version = self._keys(table.id), self._begun(table, place, rows.part)
-        if rows.part:
+    def _keeps_past(self, version: Version, table: TableSchema, layout: Layout, place: str) -> bool:
+        """Whether a table has what a copy must add to; if not, the copy may begin the table anew."""
+        mode = found_mode(version.column_names)
+        if not mode.keeps_past or not FileIndex.read(version, pa.schema([]), place).alive:
+            return False
+        if validate.differing_columns(version, table, layout):
+            raise shared.refuse_loss(table, f"the Iceberg table {place}", mode)
+        return True
+
+    def _add_part(self, start: CopyStart, place: str, part: int, files: list[CopiedFile]) -> None:
+        table, layout = start.schema, self._layout(start.schema)
+        keys, version = self._keys(table.id), self._begun(table, place, part)
+        since = start.watermark if layout.mode.keeps_past else None
+        if part:
             mark = version.mark(keys)
-            if mark is None or mark.parts > rows.part:
+            if mark is None or mark.parts > part:
                 raise validate.other_copy(table, place)
-        version.commit(keys, Mark(rows.watermark, rows.part + 1), rows=files)
+            since = mark.since
+        if part or version.is_replaced:
+            version.commit(keys, Mark(start.watermark, part + 1, since), rows=files)
+        else:
+            Beginning(self._lake_table(table, place), version, start, files).run()
 
     def write_events(self, events: EventBatch) -> None:
         """Apply each table's changes in one commit of its own."""
@@ -181,10 +212,18 @@ class IcebergDestination:
         if mark.lsn >= end:
             return
         validate.check_format(version, place)
-        validate.check_same_columns(version, schema, cdc_columns=self._cdc)
+        layout = self._layout(schema)
+        validate.check_same_columns(version, schema, layout)
+        application = PastApplication if layout.mode.keeps_past else Application
+        application(self._lake_table(schema, place), version, changes, mark, end).run()
+
+    def _lake_table(self, schema: TableSchema, place: str) -> LakeTable:
         with self._lock:
-            known = self._known.setdefault(table, KnownFiles(place))
-        Application(LakeTable(keys, self._search, known, self._cdc), version, changes, mark, end).run()
+            known = self._known.setdefault(schema.id, KnownFiles(place))
+        return LakeTable(self._keys(schema.id), self._search, known, self._layout(schema))
+
+    def _layout(self, schema: TableSchema) -> Layout:
+        return Layout(self._modes.of(schema.name, schema.id), self._cdc)
 
     def _persist(self, what: str, attempt: Callable[[], None]) -> None:
         """Make a commit, again on the table's next version if another writer was faster."""
@@ -208,9 +247,6 @@ class IcebergDestination:
 
     def _keys(self, table: TableId) -> MarkKeys:
         return MarkKeys(self._pipeline, table)
-
-    def _copied_values(self, rows: RowBatch) -> dict[str, pa.Scalar[Any]]:
-        return copied_values(rows.watermark, self._clock()) if self._cdc else {}
 
     def _known_place(self, table: TableId) -> str | None:
         """Return the table's name if it has one here; a path is what a Delta lake left in the same state."""

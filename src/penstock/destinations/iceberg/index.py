@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,19 +26,13 @@ from penstock.destinations.iceberg.schema import bound, field_ids, physical_name
 from penstock.lake.key import Bound, KeySet, Numbers, ordered_value
 from penstock.lake.locate import Found, LakeFiles
 from penstock.lake.search import Search, SearchedFile
-from penstock.model.table import TableSchema
-from penstock.wire.arrow import arrow_type
+from penstock.lake.sought import Sought
 
 # Names that Iceberg's own writers use in files as they are; others they replace by something that Avro allows.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 # What `content` says of a file.
 _DATA, _POSITION_DELETES = 0, 1
-
-
-def key_columns(schema: TableSchema) -> pa.Schema:
-    """Return the key's columns as they are compared."""
-    return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in schema.key])
 
 
 @dataclass(frozen=True)
@@ -73,16 +67,15 @@ class FileIndex:
     snapshot_id: int | None
     files: IdentifiedFiles
     bounds: dict[str, Mapping[int, Bound]] = field(default_factory=dict)
-    """What is known of every file's keys, by their columns' places in the key."""
+    """What is known of every file's keys, by their columns' places in `files.key`."""
     rows: dict[str, int] = field(default_factory=dict)
     gone: dict[str, BitMap64] = field(default_factory=dict)
     """Positions, by file, where any row is gone."""
 
     @classmethod
-    def read(cls, version: Version, schema: TableSchema, place: str) -> FileIndex:
-        """Read what a version of the table has."""
-        key = key_columns(schema)
-        index = cls(version.snapshot_id, IdentifiedFiles(fs.LocalFileSystem(), key, field_ids(version.schema)))
+    def read(cls, version: Version, columns: pa.Schema, place: str) -> FileIndex:
+        """Read what a version of the table has; rows can be looked for by these columns."""
+        index = cls(version.snapshot_id, IdentifiedFiles(fs.LocalFileSystem(), columns, field_ids(version.schema)))
         listed: Sequence[Any] = [] if version.snapshot_id is None else version.files().to_pylist()
         for file in listed:
             _check_readable(file, place)
@@ -121,13 +114,29 @@ class FileIndex:
             place: _ordered(file, column) for place, column in enumerate(self.files.key) if column.name in file.minimums
         }
 
-    def find(self, search: Search, keys: KeySet) -> dict[str, Found]:
-        """Return the rows that are there and have one of the keys, by their file."""
-        names = [name for name, bounds in self.bounds.items() if keys.may_be_within(bounds)]
+    @property
+    def alive(self) -> int:
+        """How many rows there are."""
+        return sum(self.rows.values()) - sum(map(len, self.gone.values()))
+
+    def find(self, search: Search, sought: Sought) -> dict[str, Found]:
+        """Return the rows that are there and are sought, by their file."""
+        keys, bounds = sought.keys, self.bounds
+        files: LakeFiles = self.files
+        if sought.columns != self.files.key:
+            files, bounds = replace(self.files, key=sought.columns), self._bounds_for(sought.columns)
+        names = [name for name, each in bounds.items() if keys.may_be_within(each)]
         searched = [SearchedFile(local_path(name), self.rows[name]) for name in names]
-        found = zip(names, search.find(self.files, searched, keys), strict=True) if searched else ()
+        found = zip(names, search.find(files, searched, keys), strict=True) if searched else ()
         present = {name: self._present(name, each) for name, each in found if len(each.places)}
         return {name: each for name, each in present.items() if len(each.places)}
+
+    def _bounds_for(self, columns: pa.Schema) -> dict[str, Mapping[int, Bound]]:
+        places = {self.files.key.get_field_index(name): place for place, name in enumerate(columns.names)}
+        return {
+            name: {places[known]: bound for known, bound in each.items() if known in places}
+            for name, each in self.bounds.items()
+        }
 
     def _present(self, name: str, found: Found) -> Found:
         gone = self.gone.get(name)
@@ -153,10 +162,12 @@ class KnownFiles:
         self.place = place
         self._index: FileIndex | None = None
 
-    def at(self, version: Version, schema: TableSchema) -> FileIndex:
-        """Return a version's files, from our own last commit or read anew."""
-        if self._index is None or self._index.snapshot_id != version.snapshot_id:
-            self._index = FileIndex.read(version, schema, self.place)
+    def at(self, version: Version, columns: pa.Schema) -> FileIndex:
+        """Return a version's files, from our own last commit or read anew; rows can be looked for by these columns."""
+        index = self._index
+        if index is None or index.snapshot_id != version.snapshot_id or index.files.key != columns:
+            self._index = FileIndex.read(version, columns, self.place)
+        assert self._index is not None
         return self._index
 
     def follow(

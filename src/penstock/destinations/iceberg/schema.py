@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from penstock.lake.key import Bound
-from penstock.lake.rows import CDC_FIELDS
+from penstock.lake.layout import Layout
 from penstock.model.table import TableSchema
 from penstock.wire.arrow import arrow_type
 
@@ -30,10 +30,10 @@ _TYPES: dict[pa.DataType, str] = {
 }
 
 
-def arrow_schema(schema: TableSchema, *, cdc_columns: bool) -> pa.Schema:
+def arrow_schema(schema: TableSchema, layout: Layout) -> pa.Schema:
     """Return the lake table's columns in order: the source's, then ours."""
     own = [pa.field(column.name, lake_type(arrow_type(column.type))) for column in schema.columns]
-    return pa.schema([*own, *(CDC_FIELDS if cdc_columns else ())])
+    return pa.schema([*own, *layout.fields])
 
 
 def lake_type(type_: pa.DataType) -> pa.DataType:

@@ -12,6 +12,7 @@ from penstock.destinations.iceberg.client import Version
 from penstock.destinations.iceberg.schema import arrow_schema, column_types, iceberg_schema
 from penstock.errors import DestinationError, ErrorKind
 from penstock.lake import validate as shared
+from penstock.lake.layout import Layout, found_mode
 from penstock.lake.validate import unsupported
 from penstock.model.table import PipelineId, TableSchema
 
@@ -35,10 +36,10 @@ def check_folder(path: str) -> None:
         ) from error
 
 
-def check_columns(schema: TableSchema, *, cdc_columns: bool) -> None:
+def check_columns(schema: TableSchema, layout: Layout) -> None:
     """Refuse column names that readers of Iceberg tables would take for one another or for ours."""
-    shared.check_columns(schema, "iceberg", cdc_columns=cdc_columns)
-    _check_elements(schema, arrow_schema(schema, cdc_columns=cdc_columns))
+    shared.check_columns(schema, layout, "iceberg")
+    _check_elements(schema, arrow_schema(schema, layout))
 
 
 def _check_elements(schema: TableSchema, columns: pa.Schema) -> None:
@@ -59,12 +60,18 @@ def check_owner(version: Version, pipeline: PipelineId, place: str) -> None:
         )
 
 
-def check_same_columns(version: Version, schema: TableSchema, *, cdc_columns: bool) -> None:
-    """Refuse changes whose columns are not the table's."""
+def differing_columns(version: Version, schema: TableSchema, layout: Layout) -> list[str]:
+    """Return the columns that are not alike in a table and in what it replicates."""
     present = column_types(version.schema)
-    wanted = column_types(iceberg_schema(arrow_schema(schema, cdc_columns=cdc_columns)))
-    differing = sorted(name for name in present.keys() | wanted.keys() if present.get(name) != wanted.get(name))
+    wanted = column_types(iceberg_schema(arrow_schema(schema, layout)))
+    return sorted(name for name in present.keys() | wanted.keys() if present.get(name) != wanted.get(name))
+
+
+def check_same_columns(version: Version, schema: TableSchema, layout: Layout) -> None:
+    """Refuse changes whose columns are not the table's."""
+    differing = differing_columns(version, schema, layout)
     if differing:
+        shared.check_mode(schema, layout.mode, found_mode(version.column_names))
         raise DestinationError(
             f"The columns of {schema.name} changed at the source; its Iceberg table differs in: "
             f"{', '.join(differing)}.",
