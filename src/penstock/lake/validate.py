@@ -66,8 +66,8 @@ def refuse_keyless(schema: TableSchema) -> DestinationError:
     """Return the error for a change that names no row."""
     return unsupported(
         f"Table {schema.name} has no key, so its updates and deletes cannot be applied.",
-        "Give it a primary key, or a replica identity with a unique index, at the source; then resync the table. Or"
-        " give it the mode history, and REPLICA IDENTITY FULL at the source.",
+        "Give it a primary key, or a replica identity with a unique index, at the source, or give"
+        " it the mode history and REPLICA IDENTITY FULL; then resync the table.",
     )
 
 

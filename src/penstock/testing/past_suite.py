@@ -308,6 +308,20 @@ class PastSuite:
         table.copy([], Lsn(600), is_again=True)
         table.check()
 
+    @in_both_modes
+    def test_a_copy_that_another_driver_began_meanwhile_is_not_added_to(self, lake: PastLake, mode: TableMode) -> None:
+        """Its rows would be there twice; the next attempt starts from what is kept."""
+        table = lake.table(ITEMS, mode)
+        table.copy()
+        table.apply([delete(ITEMS, 2)])
+        table.destination.truncate_table(ITEMS.id)
+        lake.table(ITEMS, mode).copy_part(COPIED, Lsn(400), 0)
+        with pytest.raises(DestinationError) as raised:
+            table.copy_part(COPIED, Lsn(400), 0)
+        assert raised.value.kind is ErrorKind.DESTINATION_CONFLICT
+        table.copy(COPIED, Lsn(500), is_again=True)
+        table.check()
+
     def test_what_is_kept_is_not_removed_for_another_mode_or_other_columns(self, lake: PastLake) -> None:
         """Neither changes nor a copy; a table of the present, which a copy brings back, is replaced."""
         table = lake.table(ITEMS, TableMode.CURRENT)

@@ -68,7 +68,7 @@ class DeltaDestination:
         self._pipeline = pipeline
         self._tables = tables
         self._cdc = cdc_columns
-        self._modes = modes
+        self.modes = modes
         self._clock = clock
         self._lock = threading.Lock()
         self._logs: dict[TableId, TableLog] = {}
@@ -176,7 +176,7 @@ class DeltaDestination:
             application(LakeTable(log, committer, self._search, layout), changes, Lsn(since), end).run(state)
 
     def _layout(self, schema: TableSchema) -> Layout:
-        return Layout(self._modes.of(schema.name, schema.id), self._cdc)
+        return Layout(self.modes.of(schema.name, schema.id), self._cdc)
 
     def _log(self, table: TableId, committer: Committer) -> TableLog:
         """Return the table's log as far as it is known: it is read on from there."""

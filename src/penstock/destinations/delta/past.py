@@ -78,6 +78,12 @@ class Beginning(PastApplication):
         super().__init__(table, start, Lsn(0), start.watermark)
         self._copied_files = files
 
+    def run(self, state: TableState) -> None:
+        """Commit, unless somebody else began a copy since this one was prepared."""
+        if self._position(state):
+            raise self._conflict()
+        super().run(state)
+
     def _copy_actions(self, state: TableState) -> list[Action]:  # noqa: ARG002
         committer = self.table.committer
         numbers = {committer.copy_app_id: 1, committer.since_app_id: int(self.end)}

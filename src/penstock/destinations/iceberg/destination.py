@@ -85,7 +85,7 @@ class IcebergDestination:
         self._spark = spark
         self._tables = tables
         self._cdc = cdc_columns
-        self._modes = modes
+        self.modes = modes
         self._clock = clock
         self._search = Search(spark)
         self._lock = threading.Lock()
@@ -223,7 +223,7 @@ class IcebergDestination:
         return LakeTable(self._keys(schema.id), self._search, known, self._layout(schema))
 
     def _layout(self, schema: TableSchema) -> Layout:
-        return Layout(self._modes.of(schema.name, schema.id), self._cdc)
+        return Layout(self.modes.of(schema.name, schema.id), self._cdc)
 
     def _persist(self, what: str, attempt: Callable[[], None]) -> None:
         """Make a commit, again on the table's next version if another writer was faster."""

@@ -18,6 +18,7 @@ from penstock.destinations.iceberg.catalog import local_path
 from penstock.destinations.iceberg.client import Mark, MarkKeys, Version
 from penstock.destinations.iceberg.index import FileIndex
 from penstock.destinations.iceberg.rows import DataFolder
+from penstock.errors import DestinationError, ErrorKind
 from penstock.lake.keeping import forgotten, keep
 from penstock.lake.key import Numbers
 from penstock.lake.locate import Found
@@ -73,6 +74,16 @@ class Beginning(PastApplication):
         super().__init__(table, version, start, Mark(Lsn(0), 0), start.watermark)
         self.mark = Mark(start.watermark, 1, start.watermark)
         self.copied = files
+
+    def run(self) -> None:
+        """Commit, unless somebody else began a copy since this one was prepared."""
+        mark = self.version.mark(self.table.keys)
+        if mark is not None and mark.lsn:
+            raise DestinationError(
+                f"The Iceberg table {self.table.known.place} has another copy by now.",
+                kind=ErrorKind.DESTINATION_CONFLICT,
+            )
+        super().run()
 
 
 def forget_unfinished_copy(version: Version, keys: MarkKeys, search: Search, place: str) -> None:
