@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from penstock.config.table_sync_copy import TableSyncCopy
 from penstock.errors import ErrorKind, SourceError
+from penstock.model.mode import TableMode, TableModes
 from penstock.postgres.connection import SourceAddress
 from penstock.postgres.embedded import EmbeddedServer, newest_server
 from penstock.postgres.preflight import Finding, Level, check_source, require_source
@@ -31,9 +32,13 @@ def role(any_database: Database) -> Iterator[str]:
 
 
 def failing(
-    address: SourceAddress, publication: str = "p", slots_needed: int = 1, copies: TableSyncCopy | None = None
+    address: SourceAddress,
+    publication: str = "p",
+    slots_needed: int = 1,
+    copies: TableSyncCopy | None = None,
+    modes: TableModes | None = None,
 ) -> list[Finding]:
-    findings = check_source(address, publication, slots_needed, copies or TableSyncCopy())
+    findings = check_source(address, publication, slots_needed, copies or TableSyncCopy(), modes or TableModes())
     return [finding for finding in findings if not finding.ok]
 
 
@@ -165,3 +170,14 @@ def _server(settings: dict[str, str]) -> Iterator[EmbeddedServer]:
         yield server
     finally:
         server.remove()
+
+
+def test_modes_of_unknown_tables_are_warned_of_and_a_history_needs_old_rows_but_no_key(any_database: Database) -> None:
+    any_database.execute("create table keyless (id int); alter table keyless replica identity full")
+    any_database.execute("create publication p for table keyless")
+    recorded = TableModes(TableMode.CURRENT, {"public.keyless": TableMode.HISTORY})
+    assert failing(any_database.address, modes=recorded) == []
+    versioned = TableModes(TableMode.SCD2, {"public.other": TableMode.HISTORY})
+    findings = failing(any_database.address, modes=versioned)
+    assert [finding.name for finding in findings] == ["modes", "replica_identity"]
+    assert "public.other" in findings[0].message

@@ -110,7 +110,11 @@ def _source_findings(address: SourceAddress, config: ReplicatorConfig, slot: Slo
     needed = _OWN_AND_SNAPSHOT_SLOTS - slot.exists
     pipeline = config.pipeline
     return check_source(
-        address, pipeline.publication_name, slots_needed=needed, table_sync_copy=pipeline.table_sync_copy
+        address,
+        pipeline.publication_name,
+        slots_needed=needed,
+        table_sync_copy=pipeline.table_sync_copy,
+        modes=config.destination.modes,
     )
 
 

@@ -109,7 +109,12 @@ def _build(config: ReplicatorConfig, store: Store, session: LazySession) -> Dest
 
         delta = chosen.delta
         return DeltaDestination(
-            delta.path, pipeline=pipeline, spark=session, tables=store, cdc_columns=delta.cdc_columns
+            delta.path,
+            pipeline=pipeline,
+            spark=session,
+            tables=store,
+            cdc_columns=delta.cdc_columns,
+            modes=chosen.modes,
         )
     if chosen.iceberg is not None:
         from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
@@ -117,7 +122,12 @@ def _build(config: ReplicatorConfig, store: Store, session: LazySession) -> Dest
         iceberg = chosen.iceberg
         catalog = CatalogSettings(iceberg.catalog_name, iceberg.catalog_properties)
         return IcebergDestination(
-            catalog, pipeline=pipeline, spark=session, tables=store, cdc_columns=iceberg.cdc_columns
+            catalog,
+            pipeline=pipeline,
+            spark=session,
+            tables=store,
+            cdc_columns=iceberg.cdc_columns,
+            modes=chosen.modes,
         )
     from penstock.destinations.memory import MemoryDestination
 

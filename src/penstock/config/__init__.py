@@ -13,6 +13,7 @@ from penstock.config.destination import (
 )
 from penstock.config.load import failpoints_from_environment
 from penstock.config.metrics import MetricsConfig
+from penstock.config.modes import ModesConfig
 from penstock.config.pipeline import BatchConfig, LogConfig, PipelineConfig, SpecialValuesConfig
 from penstock.config.replicator import ReplicatorConfig
 from penstock.config.spark import SparkConfig
@@ -33,6 +34,7 @@ __all__ = [
     "MemoryDestinationConfig",
     "MemoryStoreConfig",
     "MetricsConfig",
+    "ModesConfig",
     "PgConnectionConfig",
     "PipelineConfig",
     "ReplicatorConfig",

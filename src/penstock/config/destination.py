@@ -8,6 +8,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, ValidationInfo, field_serializer, field_validator, model_validator
 
 from penstock.config.model import ConfigModel, OneOf, PathOrUrl, resolve_place
+from penstock.config.modes import ModesConfig, ModesSetting
+from penstock.model.mode import TableModes
 
 SQLITE_PACKAGE = "org.xerial:sqlite-jdbc:3.50.3.0"
 """The driver for `jdbc:sqlite:`, which is small and needs no server."""
@@ -20,7 +22,10 @@ class DeltaConfig(ConfigModel):
     path: PathOrUrl = Field(min_length=1)
     """A folder, local or mounted. URLs of object stores are not supported yet."""
     cdc_columns: bool = True
-    """Whether rows also carry _CHANGE_TYPE, _LSN and _TIMESTAMP. On: they cost little and answer most questions."""
+    """Whether rows of `current` tables also carry _CHANGE_TYPE, _LSN and _TIMESTAMP. On: they cost little and answer
+    most questions. Tables that keep the past always do."""
+    modes: ModesSetting = ModesConfig()
+    """What tables keep: a mode for all (current, history, scd2), or `default` and exceptions in `tables`."""
 
 
 def _as_text(value: object) -> object:
@@ -85,7 +90,10 @@ class IcebergConfig(ConfigModel):
     warehouse: str | None = Field(default=None, min_length=1, validate_default=True)
     """The folder for the tables; with a REST catalog, what its server calls the warehouse, if it needs to be told."""
     cdc_columns: bool = True
-    """Whether rows also carry _CHANGE_TYPE, _LSN and _TIMESTAMP. On: they cost little and answer most questions."""
+    """Whether rows of `current` tables also carry _CHANGE_TYPE, _LSN and _TIMESTAMP. On: they cost little and answer
+    most questions. Tables that keep the past always do."""
+    modes: ModesSetting = ModesConfig()
+    """What tables keep: a mode for all (current, history, scd2), or `default` and exceptions in `tables`."""
 
     @field_validator("warehouse")
     @classmethod
@@ -144,6 +152,12 @@ class DestinationConfig(OneOf):
     delta: DeltaConfig | None = None
     iceberg: IcebergConfig | None = None
     memory: MemoryDestinationConfig | None = None
+
+    @property
+    def modes(self) -> TableModes:
+        """The mode of every table."""
+        lake = self.delta or self.iceberg
+        return lake.modes.table_modes if lake else TableModes()
 
     @property
     def table_formats(self) -> tuple[str, ...]:

@@ -61,13 +61,19 @@ def _parse_tables(choice: str, tables: object) -> tuple[str | int, ...]:
 
 
 def _parse_table(choice: str, number: int, entry: object) -> str | int:
+    table = parse_table(entry)
+    if table is None:
+        raise ValueError(f"{choice}: entry {number} must be schema.table, or a table's oid")
+    return table
+
+
+def parse_table(entry: object) -> str | int | None:
+    """Return a table's `schema.table` or its oid from a setting; None if it is neither."""
     text = str(entry) if isinstance(entry, int | str) and not isinstance(entry, bool) else ""
     if text.isascii() and text.isdecimal():
         return int(text)
     schema, _, name = text.partition(".")
-    if not schema or not name:
-        raise ValueError(f"{choice}: entry {number} must be schema.table, or a table's oid")
-    return text
+    return text if schema and name else None
 
 
 TableSyncCopySetting: TypeAlias = Annotated[

@@ -4,7 +4,7 @@ All methods block, are called on the driver, and may be called from several thre
 """
 
 from penstock.contract.batch import CopiedFile, EventBatch, RowBatch, TableChanges
-from penstock.contract.destination import Destination, Positioned
+from penstock.contract.destination import Destination, Moded, Positioned
 from penstock.contract.store import CleanupStore, SchemaStore, StateStore, Store
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "CopiedFile",
     "Destination",
     "EventBatch",
+    "Moded",
     "Positioned",
     "RowBatch",
     "SchemaStore",

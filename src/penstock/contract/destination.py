@@ -6,6 +6,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from penstock.contract.batch import EventBatch, RowBatch
 from penstock.model.lsn import Lsn
+from penstock.model.mode import TableModes
 from penstock.model.table import TableId, TableSchema
 
 
@@ -53,6 +54,16 @@ class Destination(Protocol):
 
     def shutdown(self) -> None:
         """Release what `startup` took. Called once, after the last write returned."""
+        ...
+
+
+@runtime_checkable
+class Moded(Protocol):
+    """A destination whose tables may keep more than the present."""
+
+    @property
+    def modes(self) -> TableModes:
+        """What each table keeps. Asked for at start, to tell whether the source's tables fit."""
         ...
 
 

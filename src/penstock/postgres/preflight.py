@@ -12,7 +12,8 @@ from enum import StrEnum
 
 from penstock.config.table_sync_copy import TableSyncCopy
 from penstock.errors import ErrorKind, SourceError
-from penstock.model.table import ReplicaIdentity, TableName, quote_identifier
+from penstock.model.mode import TableMode, TableModes
+from penstock.model.table import ReplicaIdentity, TableId, TableName, quote_identifier
 from penstock.postgres import query
 from penstock.postgres.connection import Connection, SourceAddress, connect, source_errors
 from penstock.postgres.privilege import obstacles
@@ -22,6 +23,8 @@ from penstock.telemetry.log import get_logger
 APPLICATION_NAME = "penstock check"
 MIN_VERSION_MAJOR = 14
 """The first with ctid range scans."""
+_ALL_CURRENT = TableModes()
+_RENAMED = TableId(0)  # since the publication was read
 _COPIES_ALL = TableSyncCopy()
 
 
@@ -50,7 +53,11 @@ class Finding:
 
 
 def check_source(
-    address: SourceAddress, publication: str, slots_needed: int, table_sync_copy: TableSyncCopy = _COPIES_ALL
+    address: SourceAddress,
+    publication: str,
+    slots_needed: int,
+    table_sync_copy: TableSyncCopy = _COPIES_ALL,
+    modes: TableModes = _ALL_CURRENT,
 ) -> list[Finding]:
     """Check everything that can be checked; what depends on a failed check is left out."""
     try:
@@ -62,18 +69,22 @@ def check_source(
             Finding("connection", ok=True, message=f"connected to {address}"),
             *_check_server(connection, slots_needed),
             _check_replication(address),
-            *_check_publication(connection, publication, table_sync_copy),
+            *_check_publication(connection, publication, table_sync_copy, modes),
         ]
 
 
 def require_source(
-    address: SourceAddress, publication: str, slots_needed: int, table_sync_copy: TableSyncCopy = _COPIES_ALL
+    address: SourceAddress,
+    publication: str,
+    slots_needed: int,
+    table_sync_copy: TableSyncCopy = _COPIES_ALL,
+    modes: TableModes = _ALL_CURRENT,
 ) -> None:
     """Raise the first error that `check_source` finds, and log warnings.
 
     A table that cannot be copied passes: its own copy is refused, if it still needs one.
     """
-    for finding in check_source(address, publication, slots_needed, table_sync_copy):
+    for finding in check_source(address, publication, slots_needed, table_sync_copy, modes):
         if finding.ok or finding.level is Level.TABLE:
             continue
         if finding.level is Level.ERROR:
@@ -146,27 +157,29 @@ def _check_replication(address: SourceAddress) -> Finding:
     return Finding("replication", ok=True, message=f"role {address.user} may open replication connections")
 
 
-def _check_publication(connection: Connection, publication: str, table_sync_copy: TableSyncCopy) -> Iterator[Finding]:
+def _check_publication(
+    connection: Connection, publication: str, table_sync_copy: TableSyncCopy, modes: TableModes
+) -> Iterator[Finding]:
     try:
         tables = published_tables(connection, publication)
     except SourceError as error:
         yield _failed("publication", error)
         return
     yield Finding("publication", ok=True, message=f"publication {publication} has {len(tables)} tables")
-    yield from _check_copied(publication, tables, table_sync_copy)
+    known = [(table.name, table.id) for table in tables]
+    yield from _check_listed("table_sync_copy", "pipeline.table_sync_copy", publication, table_sync_copy.unknown(known))
+    yield from _check_listed("modes", "modes of the destination", publication, modes.unknown(known))
     copied = [table for table in tables if table_sync_copy.copies(table.name, table.id)]
     yield from _check_rights(connection, copied)
-    yield from _check_identities(connection, publication, tables)
+    yield from _check_identities(connection, publication, tables, modes)
 
 
-def _check_copied(
-    publication: str, tables: Sequence[PublishedTable], table_sync_copy: TableSyncCopy
-) -> Iterator[Finding]:
-    for entry in table_sync_copy.unknown((table.name, table.id) for table in tables):
+def _check_listed(name: str, setting: str, publication: str, unknown: Sequence[str]) -> Iterator[Finding]:
+    for entry in unknown:
         yield Finding(
-            "table_sync_copy",
+            name,
             ok=False,
-            message=f"pipeline.table_sync_copy lists {entry}, which publication {publication} does not have",
+            message=f"{setting} lists {entry}, which publication {publication} does not have",
             remedy="Correct it: tables are listed as schema.table, unquoted, or by oid; "
             "of a partitioned table, what the publication has: its root, or its partitions.",
             level=Level.WARNING,
@@ -194,26 +207,33 @@ def _check_rights(connection: Connection, tables: Sequence[PublishedTable]) -> I
         yield Finding("row_security", ok=True, message="no row-level security hides rows")
 
 
-def _check_identities(connection: Connection, publication: str, tables: Sequence[PublishedTable]) -> Iterator[Finding]:
+def _check_identities(
+    connection: Connection, publication: str, tables: Sequence[PublishedTable], modes: TableModes
+) -> Iterator[Finding]:
     with source_errors("reading replica identities"):
         changing = connection.execute(query.load("publication_operations"), {"publication": publication}).fetchone()
         rows = connection.execute(query.load("table_identities"), {"tables": _oids(tables)}).fetchall()
     findings: list[Finding] = []
+    known = {table.name: table.id for table in tables}
     if changing == (True,):
         for schema, name, identity, has_key in rows:
-            findings.extend(_judge_identity(TableName(schema, name), ReplicaIdentity(identity), has_key=has_key))
+            table = TableName(schema, name)
+            mode = modes.of(table, known.get(table, _RENAMED))
+            findings.extend(_judge_identity(table, ReplicaIdentity(identity), mode, has_key=has_key))
     yield from findings or [
         Finding("replica_identity", ok=True, message="every table's updates and deletes can be told apart")
     ]
 
 
-def _judge_identity(table: TableName, identity: ReplicaIdentity, *, has_key: bool) -> Iterator[Finding]:
+def _judge_identity(
+    table: TableName, identity: ReplicaIdentity, mode: TableMode, *, has_key: bool
+) -> Iterator[Finding]:
     if identity is ReplicaIdentity.NOTHING:
         yield _identity_warning(
             f"table {table} has replica identity nothing: the source refuses its updates and deletes",
             f"alter table {table.quoted} replica identity default;",
         )
-    elif not has_key:
+    elif not has_key and not (mode is TableMode.HISTORY and identity is ReplicaIdentity.FULL):
         yield _identity_warning(
             f"table {table} has no key, but its updates and deletes are published",
             f"alter table {table.quoted} add primary key (…);",

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from penstock.changelog.reader import LogReader
 from penstock.config.pipeline import PipelineConfig
-from penstock.contract import Destination, Positioned, Store
+from penstock.contract import Destination, Moded, Positioned, Store
 from penstock.errors import ErrorKind, PenstockError, StateError
 from penstock.model.lsn import NOWHERE, Lsn
+from penstock.model.mode import TableModes
 from penstock.model.phase import DataSync, Errored, Init, Phase, Ready, TimedRetry
 from penstock.model.table import TableId
 from penstock.postgres.connection import connect
@@ -206,9 +207,9 @@ class Pipeline:
         with closing(connect(self._address, application_name="penstock check")) as connection:
             has_slot = read_slot(connection, self._config.id.slot_name).exists
             # One for a temporary slot while a snapshot is taken, and our own.
-            require_source(
-                self._address, self._config.publication_name, 1 if has_slot else 2, self._config.table_sync_copy
-            )
+            modes = self._destination.modes if isinstance(self._destination, Moded) else TableModes()
+            config = self._config
+            require_source(self._address, config.publication_name, 1 if has_slot else 2, config.table_sync_copy, modes)
             return published_tables(connection, self._config.publication_name)
 
     def _open_log(self) -> LogReader:

@@ -26,6 +26,7 @@ from penstock.config import (
 )
 from penstock.config.load import _model_of
 from penstock.config.model import ConfigModel
+from penstock.model.mode import TableMode, TableModes
 from penstock.model.special import SpecialValues
 from penstock.model.table import PipelineId, TableName
 
@@ -105,6 +106,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
     assert (config.state_dir, config.sqlite_path) == (Path(".penstock"), Path(".penstock/state.sqlite"))
     assert (config.store.kind, config.spark) == ("sqlite", SparkConfig(master="local[*]", driver_memory="2g"))
     assert DeltaConfig(path="x").cdc_columns
+    assert DeltaConfig(path="x").modes.table_modes == TableModes(TableMode.CURRENT)
 
 
 def test_every_setting_that_is_no_group_says_why_or_what() -> None:
