@@ -115,29 +115,31 @@ def _check_identified(changes: pa.Table, old: Any, schema: TableSchema) -> None:
 def former_rows(changes: pa.Table, schema: TableSchema) -> pa.Table:
     """Return the updates that changed what identifies their row, each with its old key, or its old row if logged."""
     old = _old_rows(changes)
-    if schema.key:
-        moved: Any = changes.column(log.KEY).combine_chunks()
-        is_former = moved.is_valid()
-    elif old is not None:
-        is_former = compute.and_(compute.equal(changes.column(log.OP), "U").combine_chunks(), old.is_valid())
-    else:
+    identity = changes.column(log.KEY).combine_chunks() if schema.key else _of_updates(old, changes)
+    if identity is None:
         return changes.slice(0, 0)
-    places = wrap(np.flatnonzero(is_former.to_numpy(zero_copy_only=False)), pa.int64())
+    places = wrap(np.flatnonzero(identity.is_valid().to_numpy(zero_copy_only=False)), pa.int64())
     formers = changes.take(places)
-    keys = (
-        dict(zip((column.name for column in schema.key), moved.take(places).flatten(), strict=True))
-        if schema.key
-        else {}
-    )
-    values: dict[str, Any] = {}
-    rows = [None] * len(schema.columns) if old is None else old.take(places).flatten()
-    for column, row in zip(schema.columns, rows, strict=True):
-        name = log.stored_name(column.name)
-        nothing = pa.nulls(formers.num_rows, formers.schema.field(name).type)
-        values[name] = (
-            keys.get(column.name, nothing) if row is None else compute.coalesce(row, keys.get(column.name, row))
-        )
-    return with_columns(formers, values)
+    names = [log.stored_name(column.name) for column in schema.columns]
+    nothing = {name: pa.nulls(formers.num_rows, formers.schema.field(name).type) for name in names}
+    known = nothing | _fields(identity.take(places))
+    if old is not None:
+        rows = old.take(places)
+        known |= {name: compute.if_else(rows.is_valid(), each, known[name]) for name, each in _fields(rows).items()}
+    return with_columns(formers, known)
+
+
+def _of_updates(old: Any, changes: pa.Table) -> Any:
+    """Return the old rows of updates: what identifies rows of a table without a key."""
+    if old is None:
+        return None
+    is_update = compute.equal(changes.column(log.OP), "U").combine_chunks()
+    return compute.if_else(is_update, old, pa.scalar(None, old.type))
+
+
+def _fields(struct: Any) -> dict[str, Any]:
+    """Return a struct's columns, by the log's names."""
+    return {field.name: values for field, values in zip(struct.type, struct.flatten(), strict=True)}
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,37 @@ from penstock.destinations.delta import DeltaDestination
 from penstock.destinations.delta.log import Action, TableLog, TableState
 from penstock.errors import DestinationError
 from penstock.failpoint import FailpointError
-from penstock.model.cell import UNCHANGED, Cell, OldRow, OldRowKind, UpdatedRow
+from penstock.model.cell import UNCHANGED, Cell, OldRow, OldRowKind, Unchanged, UpdatedRow
 from penstock.model.event import Delete, Event, Update
 from penstock.model.lsn import Lsn
 from penstock.model.mode import TableMode, TableModes
 from penstock.model.table import PipelineId, ReplicaIdentity, TableSchema
 from penstock.store.memory import MemoryStore
 from penstock.testing.batch import ArrowEvents, no_spark, transaction
-from penstock.testing.destination_suite import COPIED, ITEMS, START, Make, delete, insert, truncate, update
+from penstock.testing.destination_suite import (
+    COPIED,
+    EVERYTHING,
+    ITEMS,
+    START,
+    TYPES,
+    Make,
+    delete,
+    insert,
+    truncate,
+    update,
+)
 from penstock.testing.past import PastModel
-from penstock.testing.past_suite import CORNERS, FULL, KEYLESS, NOON, PastLake, PastSuite, in_both_modes
+from penstock.testing.past_suite import (
+    CORNERS,
+    FULL,
+    KEYLESS,
+    NOON,
+    PastLake,
+    PastSuite,
+    full_delete,
+    full_update,
+    in_both_modes,
+)
 
 
 class Lake:
@@ -243,4 +264,26 @@ def test_a_compaction_that_commits_first_costs_another_look(delta: Lake, mode: T
         table.apply(*CORNERS[2:], start=START + 20)
     table.check()
     table.copy(COPIED, Lsn(900), is_again=True)
+    table.check()
+
+
+@in_both_modes
+def test_old_rows_of_every_type_are_used(delta: Lake, mode: TableMode) -> None:
+    schema = replace(EVERYTHING, identity=ReplicaIdentity.FULL)
+    table = delta.past().table(schema, mode)
+    rows: list[tuple[Cell, ...]] = [(number, *(pair[number] for pair in TYPES.values())) for number in (0, 1)]
+    table.copy(rows)
+    kept: list[Cell | Unchanged] = [UNCHANGED] * len(TYPES)
+    table.apply([full_update(schema, rows[0], 0, *kept), full_update(schema, rows[1], 7, *kept)])
+    table.apply([full_delete(schema, *rows[0]), full_delete(schema, 7, *rows[1][1:])], start=200)
+    table.check()
+
+
+@in_both_modes
+def test_old_rows_may_begin_to_be_logged_within_a_batch(delta: Lake, mode: TableMode) -> None:
+    table = delta.past().table(FULL, mode)
+    table.copy()
+    moved = update(FULL, 8, "moved", UNCHANGED, old=[2])
+    table.apply([update(FULL, 1, "uno", UNCHANGED), moved, full_update(FULL, COPIED[2], 9, "moved", UNCHANGED)])
+    table.apply([full_update(FULL, (1, "uno", "body one"), 1, "eins", UNCHANGED), delete(FULL, 8)], start=200)
     table.check()
