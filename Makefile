@@ -5,7 +5,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := .venv/bin
 PYTEST := $(RUN)/python -m pytest
 
-.PHONY: help setup check format test test-long test-unit demo bench-capture bench-copy clean
+.PHONY: help setup check format test test-long test-unit demo bench-capture bench-copy bench-apply clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -49,6 +49,9 @@ bench-capture: .venv/.ready  ## the receiver beside pg_recvlogical, speed and me
 
 bench-copy: .venv/.ready  ## the initial copy beside COPY to nowhere and Spark's JDBC source; ARGS=--quick tries it
 	$(RUN)/python -m bench.copy $(ARGS)
+
+bench-apply: .venv/.ready  ## changes from the slot to Delta and Iceberg: speed, freshness, cost of a batch; ARGS=--quick tries it
+	$(RUN)/python -m bench.apply $(ARGS)
 
 clean:  ## remove what was installed and built here
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

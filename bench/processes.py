@@ -1,4 +1,4 @@
-"""What a copy costs by process: our driver, Spark's JVMs, its Python workers, and the source's backends.
+"""What work costs by process: our driver and receiver, Spark's JVMs, its Python workers, and the source's backends.
 
 The kernel adds what an ended child has used to its parent once that has waited for it. So the accounts of a tree of
 processes lose nothing, however short some of them lived.
@@ -17,8 +17,8 @@ from bench.measure import cpu_seconds, peak_memory_mib
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _FORGET_PEAK = "5"  # proc(5), clear_refs
-DRIVER, JVM, WORKERS, BACKENDS = "driver", "jvm", "workers", "backends"
-CLIENT = (DRIVER, JVM, WORKERS)
+DRIVER, RECEIVER, JVM, WORKERS, BACKENDS = "driver", "receiver", "jvm", "workers", "backends"
+CLIENT = (DRIVER, RECEIVER, JVM, WORKERS)
 
 
 @dataclass
@@ -44,7 +44,8 @@ def accounted(postmaster: int) -> Iterator[Accounts]:
     before = _used(postmaster)
     yield accounts
     after = _used(postmaster)
-    accounts.cpu_s = {role: after[role] - before[role] for role in after}
+    # A worker that was idle for long ends, and takes what it once used out of the accounts.
+    accounts.cpu_s = {role: max(0.0, after[role] - before[role]) for role in after}
     accounts.peak_mib = _peaks()
 
 
@@ -68,14 +69,18 @@ def _peaks() -> dict[str, float]:
 
 
 def _ours() -> Iterator[tuple[int, str]]:
-    """Yield this process, the JVMs below it, and the Python processes below those."""
+    """Yield this process, receivers and JVMs below it, and the Python processes below those."""
     yield os.getpid(), DRIVER
     for pid in _below(os.getpid()):
         with contextlib.suppress(OSError):
             name = Path(f"/proc/{pid}/comm").read_text().strip()
             if name == "java":
                 yield pid, JVM
-            elif "pyspark" in Path(f"/proc/{pid}/cmdline").read_text():
+                continue
+            command = Path(f"/proc/{pid}/cmdline").read_text()
+            if "penstock.receiver" in command:
+                yield pid, RECEIVER
+            elif "pyspark" in command:
                 yield pid, WORKERS
 
 
