@@ -42,6 +42,8 @@ class DataFile:
     in every column, so that nothing is lost and another policy can still convert it."""
     is_shared: bool = False
     """Whether the file holds several tables' rows, as text: those that had only a few."""
+    memory_bytes: int = 0
+    """What its rows take as Arrow; not in logs that were written before this was counted."""
 
 
 @dataclass(frozen=True, slots=True)

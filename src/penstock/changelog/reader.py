@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -157,16 +157,24 @@ class LogReader:
             self._schemas[key] = read_schema(self._folder, table, version)
         return self._schemas[key]
 
-    def bounded_end(self, start: Lsn, max_bytes: int) -> Lsn:
-        """Return where a batch from `start` ends: the log's end, or sooner, after about `max_bytes` of data."""
+    def bounded_end(self, tables: Collection[TableId], start: Lsn, max_bytes: int) -> Lsn:
+        """Return where a batch of some tables from `start` ends: the log's end, or sooner.
+
+        Its rows take at most `max_bytes` of memory, unless the first entry that has any, which may be a
+        transaction in a chain of entries, takes more by itself.
+        """
         with self._lock:
-            size, index = 0, bisect_right(self._ends, start)
-            while index < len(self._entries):
-                size += self._entries[index].size_bytes
-                if size >= max_bytes and self._entries[index].is_complete:
-                    return self._ends[index]
-                index += 1
+            size = 0
+            for file in self._files_from(tables, start):
+                size += file.memory_bytes or file.size_bytes
+                before = bisect_right(self._ends, file.first_lsn)
+                if size > max_bytes and before and self._ends[before - 1] > start:
+                    return self._ends[before - 1]
             return self._end()
+
+    def _files_from(self, tables: Collection[TableId], start: Lsn) -> list[DataFile]:
+        found = [file for table in tables for file in self._files.get(table, ()) if file.last_lsn >= start]
+        return found if len(tables) == 1 else sorted(found, key=lambda file: file.first_lsn)
 
     def _require(self, start: Lsn) -> None:
         if start < self.start_lsn:

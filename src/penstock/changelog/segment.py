@@ -92,6 +92,7 @@ class FileSummary:
     has_key_changes: bool = False
     first_lsn: int = 0
     last_lsn: int = 0
+    memory_bytes: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count rows, as text or typed, behind those before."""
@@ -99,6 +100,7 @@ class FileSummary:
         self.first_lsn = self.first_lsn if self.rows else commits[0].as_py()
         self.last_lsn = commits[-1].as_py()
         self.rows += batch.num_rows
+        self.memory_bytes += batch.nbytes
         counts: Any = pc.value_counts(batch.column(log.OP))
         self.operations.update({each["values"]: each["counts"] for each in counts.to_pylist()})
         self.has_unchanged |= _has_any(batch, log.UNCHANGED)
@@ -124,6 +126,7 @@ class FileSummary:
             footer_crc=footer_crc,
             problem=problem,
             is_shared=is_shared,
+            memory_bytes=self.memory_bytes,
         )
 
 

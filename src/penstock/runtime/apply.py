@@ -162,12 +162,13 @@ class ApplyWorker:
 
     def _submit(self, states: list[TableState]) -> None:
         starts = {state.id: state.watermark for state in states if state.watermark is not None}
-        end = self._reader.bounded_end(min(starts.values()), self._max_bytes)
-        starts = {table: start for table, start in starts.items() if start < end}
-        self._under_way[frozenset(starts)] = self._pool.submit(self._apply, starts, end)
+        self._under_way[frozenset(starts)] = self._pool.submit(self._apply, starts)
 
-    def _apply(self, starts: Mapping[TableId, Lsn], end: Lsn) -> None:
+    def _apply(self, starts: Mapping[TableId, Lsn]) -> None:
         try:
+            # Chosen now and not when the tables were found to have changes: what arrived while they waited comes along.
+            end = self._reader.bounded_end(starts.keys(), min(starts.values()), self._max_bytes)
+            starts = {table: start for table, start in starts.items() if start < end}
             events = self._applier.apply(starts, end)
         except Exception as error:  # noqa: BLE001  # whatever it is, it stops these tables and no others
             for table in starts:

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 _REPORT_S = 1.0
 # More at once only share the same cores: Spark divides each table's work by itself.
 _PARALLEL_TABLES = 4
-# How much of the log one commit may take: Spark spills what it cannot hold, and commits are what costs.
+# What one table's changes in one commit may take in memory, as Arrow, before folding and writing: some hundred thousand
+# rows of usual width, beside which a commit costs little.
 _APPLY_BYTES = 128 << 20
 
 

@@ -38,7 +38,7 @@ class SyncSettings:
     publication: str
     max_workers: int
     max_bytes: int
-    """How much of the log is applied at once."""
+    """What the changes that are applied at once may take in memory."""
     max_snapshot_age_s: float
     is_copied: Callable[[TableName, TableId], bool] = lambda name, id_: True  # noqa: ARG005
     """Whether a table is copied; one that is not begins empty."""
@@ -224,8 +224,10 @@ class TableSync:
             self._catching_up.discard(table)
 
     def _apply_up_to(self, state: TableState, end: Lsn) -> None:
+        reader = self._applier.view.reader
         while state.watermark is not None and state.watermark < end:
-            step = min(end, self._applier.view.reader.bounded_end(state.watermark, self._settings.max_bytes))
+            bounded = reader.bounded_end([state.id], state.watermark, self._settings.max_bytes)
+            step = min(end, bounded)
             events = self._applier.apply({state.id: state.watermark}, step)
             self._tables.advance(state.id, step, events.get(state.id, 0))
 

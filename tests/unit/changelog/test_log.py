@@ -240,12 +240,18 @@ def test_entries_survive_encoding(root: Path) -> None:
     assert decode_entry(encode_entry(entry), "x") == entry
 
 
-def test_batches_are_bounded_by_bytes_at_whole_entries(root: Path) -> None:
+def test_batches_are_bounded_by_bytes_of_their_tables_at_whole_entries(root: Path) -> None:
     write(root, 110, 120, 130)
     reader = read(root)
-    assert reader.bounded_end(Lsn(100), 1) == 111
-    assert reader.bounded_end(Lsn(111), 1) == 121
-    assert reader.bounded_end(Lsn(100), 1 << 40) == 131
+    [table] = {file.table for entry in reader.entries for file in entry.files}
+    sizes = [file.memory_bytes for entry in reader.entries for file in entry.files]
+    assert min(sizes) > 0
+    assert reader.bounded_end([table], Lsn(100), 1) == 111
+    assert reader.bounded_end([table], Lsn(111), 1) == 121
+    assert reader.bounded_end([table], Lsn(100), sum(sizes[:2])) == 121
+    assert reader.bounded_end([table], Lsn(100), sum(sizes[:2]) - 1) == 111
+    assert reader.bounded_end([table], Lsn(100), 1 << 40) == 131
+    assert reader.bounded_end([TableId(table + 1)], Lsn(100), 1) == 131
 
 
 def test_a_new_version_is_recorded_when_columns_change(root: Path) -> None:
