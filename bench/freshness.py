@@ -104,7 +104,7 @@ def _tables(
 
 
 def _of(database: Database, steady: Steady) -> Load:
-    return Load(database.conninfo, steady.changes_per_s, steady.seconds, TABLES, INSERT_ONLY_TABLES, steady.existing)
+    return Load(database.conninfo, steady.changes_per_s, steady.seconds, TABLES, INSERT_ONLY_TABLES)
 
 
 def _load(database: Database, workshop: Workshop, replicator: Replicator, running: Running, steady: Steady) -> Figures:

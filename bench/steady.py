@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import psycopg
 
@@ -29,8 +30,6 @@ class Load:
     seconds: float
     tables: int
     insert_only_tables: int
-    existing: int
-    """Rows that each table had at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,8 @@ class _Table:
 
     name: str
     is_insert_only: bool
+    first_id: int
     next_id: int
-    first_id: int = 1
     owed: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("inserts", "updates", "deletes"), 0.0))
 
     def due(self, changes: float) -> dict[str, int]:
@@ -65,7 +64,7 @@ class _Table:
             self.owed[kind] -= count
         return found
 
-    def write(self, connection: psycopg.Connection[tuple[object, ...]], changes: float, draw: int) -> int:
+    def write(self, connection: psycopg.Connection[tuple[Any, ...]], changes: float, draw: int) -> int:
         """Commit one transaction, and return how many changes it made."""
         due = self.due(changes)
         if not any(due.values()):
@@ -92,16 +91,18 @@ def _write(load: Load) -> Written:
         return _write_rounds(load, connection, _tables(load, connection))
 
 
-def _tables(load: Load, connection: psycopg.Connection[tuple[object, ...]]) -> list[_Table]:
+def _tables(load: Load, connection: psycopg.Connection[tuple[Any, ...]]) -> list[_Table]:
     mixed = load.tables - load.insert_only_tables
-    tables = [_Table(f"steady_{number + 1}", number >= mixed, load.existing + 1) for number in range(load.tables)]
-    for table in tables:
-        row = connection.execute(f"select min(id), max(id) + 1 from {table.name}").fetchone()  # noqa: S608  # our own words
-        table.first_id, table.next_id = row  # type: ignore[assignment,misc]
-    return tables
+    return [_table(connection, number + 1, is_insert_only=number >= mixed) for number in range(load.tables)]
 
 
-def _write_rounds(load: Load, connection: psycopg.Connection[tuple[object, ...]], tables: list[_Table]) -> Written:
+def _table(connection: psycopg.Connection[tuple[Any, ...]], number: int, *, is_insert_only: bool) -> _Table:
+    row = connection.execute(f"select min(id), max(id) + 1 from steady_{number}").fetchone()  # noqa: S608  # a number
+    assert row is not None
+    return _Table(f"steady_{number}", is_insert_only, first_id=row[0], next_id=row[1])
+
+
+def _write_rounds(load: Load, connection: psycopg.Connection[tuple[Any, ...]], tables: list[_Table]) -> Written:
     began = time.monotonic()
     transactions = round(load.seconds * _ROUNDS_PER_S) * len(tables)
     pause_s = load.seconds / transactions
