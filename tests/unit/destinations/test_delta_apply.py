@@ -369,6 +369,17 @@ def test_files_that_cannot_have_a_key_are_not_opened(lake: Lake) -> None:
     assert lake.destination.watermark(ITEMS.id) == Lsn(210)
 
 
+def test_inserts_are_applied_without_a_look_at_what_the_table_has(lake: Lake) -> None:
+    lake.harness.copy(ITEMS, COPIED)
+    [file] = Path(lake.location(ITEMS)).glob("*.parquet")
+    away = file.rename(lake.path / "moved away")
+    lake.harness.apply(ITEMS, [insert(ITEMS, 4, "four", None)])
+    with pytest.raises(DestinationError):  # an update has to look
+        lake.harness.apply(ITEMS, [update(ITEMS, 1, "uno", UNCHANGED)], start=200)
+    away.rename(file)
+    lake.harness.holds(ITEMS, *COPIED, (4, "four", None))
+
+
 def test_files_without_statistics_are_searched_and_counted(lake: Lake) -> None:
     lake.harness.copy(ITEMS, COPIED)
     log = lake.log(ITEMS)
