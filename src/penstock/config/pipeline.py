@@ -47,7 +47,8 @@ class BatchConfig(ConfigModel):
     """When changes that were received become a segment of the log, which is when a destination can have them."""
 
     max_fill_ms: PositiveInt = 1000
-    """How long a change may wait for company. A commit to a lake costs about as long, so less gains nothing."""
+    """How long a change may wait for company, so that a lake has no more commits than one in this time. What follows
+    a pause as long does not wait."""
     max_bytes: PositiveInt = 64 << 20
     """How much is held in memory: 64 MiB makes files that a lake reads well, and a small process."""
 

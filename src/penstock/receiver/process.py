@@ -96,6 +96,7 @@ class Receiver:
         self._is_full = False
         self._is_flushing = False
         self._idle_since = clock()
+        self._last_seal = -math.inf
         self._input = b""
         self.stopping = threading.Event()
         self._stream = self._open_stream(writer)
@@ -231,9 +232,11 @@ class Receiver:
         size_bytes = self._handed_bytes + self._intake.whole_bytes
         if size_bytes >= self._max_bytes:
             return 0.0
-        filled = self._segment_since + self._settings.max_fill_ms / 1000
-        # The end of a burst is not kept waiting for company.
-        return min(filled, self._read_at + _LULL_S) if size_bytes >= _BURST_BYTES else filled
+        fill_s = self._settings.max_fill_ms / 1000
+        lull = self._read_at + _LULL_S
+        # The end of a burst is not kept waiting for company, nor is what follows a pause: segments are still as seldom.
+        early = lull if size_bytes >= _BURST_BYTES else max(lull, self._last_seal + fill_s)
+        return min(self._segment_since + fill_s, early)
 
     def _hand_over_if_due(self) -> None:
         intake, recorder = self._intake, self._recorder
@@ -276,6 +279,8 @@ class Receiver:
         self._handed, self._handed_bytes = _Handed.NOTHING, 0
         intake.forget_commits()
         self._idle_since = self._clock()
+        if self._segment_since is not None:
+            self._last_seal = self._idle_since
         self._segment_since = self._clock() if intake.is_in_transaction else None
 
     def _seal_idle(self) -> None:
