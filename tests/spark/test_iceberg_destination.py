@@ -174,6 +174,17 @@ def test_a_table_without_a_key_takes_inserts_and_truncates_and_nothing_else(lake
     lake.harness.holds(KEYLESS, (3, "c"))
 
 
+def test_inserts_are_applied_without_a_look_at_what_the_table_has(lake: Lake, tmp_path: Path) -> None:
+    lake.harness.copy(ITEMS, COPIED)
+    [file] = (tmp_path / "lake").rglob("data/*.parquet")
+    away = file.rename(tmp_path / "moved away")
+    lake.harness.apply(ITEMS, [insert(ITEMS, 4, "four", None)])
+    with pytest.raises(DestinationError):  # an update has to look
+        lake.harness.apply(ITEMS, [update(ITEMS, 1, "uno", UNCHANGED)], start=200)
+    away.rename(file)
+    lake.harness.holds(ITEMS, *COPIED, (4, "four", None))
+
+
 def test_an_unchanged_value_of_a_row_the_lake_lost_is_an_error_not_a_null(lake: Lake) -> None:
     lake.harness.copy(ITEMS, COPIED)
     for changes in ([update(ITEMS, 77, "x", UNCHANGED)], [update(ITEMS, 78, "x", UNCHANGED, old=[77])]):

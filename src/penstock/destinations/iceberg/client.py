@@ -23,6 +23,7 @@ from penstock.errors import DestinationError, ErrorKind
 from penstock.failpoint import hit
 from penstock.model.lsn import Lsn
 from penstock.model.table import PipelineId, TableId
+from penstock.spark.local_files import ease_local_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +69,7 @@ class Library:
         self.spark = spark
         jvm = spark._jvm  # noqa: SLF001  (Iceberg has no other door for Python on the driver)
         assert jvm is not None
+        ease_local_files(spark)
         iceberg = jvm.org.apache.iceberg
         self.hash_map = jvm.java.util.HashMap
         self.identifier = iceberg.catalog.TableIdentifier
@@ -82,7 +84,16 @@ class Library:
         self.data_files = iceberg.DataFiles
         self.delete_files = iceberg.FileMetadata
         self.every_row = iceberg.expressions.Expressions.alwaysTrue()
-        conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        self._is_local = settings.folder is not None
+        self._same_thread = iceberg.relocated.com.google.common.util.concurrent.MoreExecutors.newDirectExecutorService()
+        conf = self._conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        parquet = iceberg.shaded.org.apache.parquet
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._input_file = parquet.hadoop.util.HadoopInputFile
+        self._parquet_file = parquet.hadoop.ParquetFileReader
+        self._no_more_metrics = jvm.java.util.stream.Stream.empty
+        # Made once: without any, a reader makes its own, and reads Hadoop's configuration files for it.
+        self._read_options = parquet.HadoopReadOptions.builder(conf).build()
         options = self.to_map(settings.properties)
         self._catalog = iceberg.CatalogUtil.buildIcebergCatalog(settings.name, options, conf)
 
@@ -92,6 +103,22 @@ class Library:
         for key, value in items.items():
             found.put(key, value)
         return found
+
+    def unthreaded(self, operation: Any) -> Any:
+        """Let an operation do its own work where files are near, and few.
+
+        What Iceberg gives to a pool of threads it waits for in steps of ten milliseconds, several times a commit.
+        """
+        return operation.scanManifestsWith(self._same_thread) if self._is_local else operation
+
+    def metrics(self, path: str, config: Any, mapping: Any = None) -> Any:
+        """Return what a Parquet file's footer says of its columns, by their ids or by their names."""
+        found = self._input_file.fromPath(self._path(path), self._conf)
+        reader = self._parquet_file.open(found, self._read_options)
+        try:
+            return self.parquet_util.footerMetrics(reader.getFooter(), self._no_more_metrics(), config, mapping)
+        finally:
+            reader.close()
 
     def open(self, place: str) -> Version | None:
         """Read the table's present version, or None if there is no such table."""
@@ -268,7 +295,7 @@ class Version:
             add = operation.appendFile
         for file in files:
             add(file)
-        return operation
+        return operation if empties else self._library.unthreaded(operation)
 
     @cached_property
     def _mapping(self) -> Any:
@@ -287,13 +314,11 @@ class Version:
             return list(threads.map(self._data_file, files))
 
     def _data_file(self, file: CopiedFile) -> Any:
-        opened = self._io.newInputFile(file.path)
-        metrics = self._library.parquet_util.fileMetrics(opened, self._row_metrics, self._mapping)
+        metrics = self._library.metrics(file.path, self._row_metrics, self._mapping)
         return self._described(self._library.data_files.builder(self._spec), file, metrics)
 
     def _delete_file(self, file: CopiedFile) -> Any:
-        opened = self._io.newInputFile(file.path)
-        metrics = self._library.parquet_util.fileMetrics(opened, self._library.delete_metrics)
+        metrics = self._library.metrics(file.path, self._library.delete_metrics)
         builder = self._library.delete_files.deleteFileBuilder(self._spec).ofPositionDeletes()
         return self._described(builder, file, metrics)
 
@@ -301,10 +326,6 @@ class Version:
         """Fill in a description; by the path we give, since deletes name files by exactly that."""
         builder.withPath(file.path).withFormat("PARQUET").withFileSizeInBytes(file.size_bytes)
         return builder.withMetrics(metrics).build()
-
-    @cached_property
-    def _io(self) -> Any:
-        return self.table.io()
 
     @cached_property
     def _spec(self) -> Any:

@@ -95,7 +95,7 @@ class FileIndex:
     def subtract(self, path: str, places: Numbers) -> None:
         """Know rows as gone; a file of deletes may still name files that are no longer there."""
         if path in self.rows:
-            self.gone.setdefault(path, BitMap64()).update(places.tolist())
+            self.gone[path] = self.gone.get(path, BitMap64()) | _bitmap(places)
 
     def clear(self) -> None:
         """Forget every file."""
@@ -142,7 +142,12 @@ class FileIndex:
         gone = self.gone.get(name)
         if gone is None:
             return found
-        return found.where(np.array([place not in gone for place in found.places.tolist()], np.bool_))
+        lost = np.frombuffer((_bitmap(found.places) & gone).to_array(), np.uint64).astype(np.int64)
+        return found.where(~np.isin(found.places, lost, assume_unique=True))
+
+
+def _bitmap(places: Numbers) -> BitMap64:
+    return BitMap64(places.astype(np.uint64))
 
 
 def _check_readable(file: Mapping[str, Any], place: str) -> None:
