@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.long]
 
 
 def run_bench(*arguments: str) -> dict[str, Any]:
