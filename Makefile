@@ -33,7 +33,7 @@ format: .venv/.ready  ## put the code in order
 	$(RUN)/ruff check --fix .
 
 test: check  ## what CI runs: checks, unit, Postgres, Spark, faults, end to end
-	$(PYTEST) -n 2 --dist loadfile -m "not long"
+	$(PYTEST) -n 2 --dist worksteal -m "not long" --durations=25
 
 test-long: .venv/.ready  ## what takes minutes each: memory bounds, kills at every step, every shape of table
 	$(PYTEST) -m long
