@@ -57,14 +57,14 @@ def writing(database: Database) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_copy_that_was_killed_goes_on_from_its_committed_parts(
-    spark: SparkSession, replicator: Replicator, database: Database, kills: int
+    spark: SparkSession, replicator: Replicator, database: Database
 ) -> None:
     database.execute(SOURCE)
     replicator.configure(initial_copy={"commit_bytes": 1 << 20})
     with writing(database):
-        for _ in range(kills):
+        for _ in range(3):
             replicator.start("table_sync.part_copied=kill@2")
             assert replicator.wait(180) < 0, replicator.log
         replicator.start()

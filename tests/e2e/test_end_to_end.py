@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
 PUBLICATION = "test_pub"
 
 
+@pytest.mark.long  # the same with kills is not
 def test_source_equals_lake_after_every_kind_of_change(
     spark: SparkSession, replicator: Replicator, database: Database
 ) -> None:

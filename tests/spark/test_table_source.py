@@ -68,7 +68,7 @@ def test_a_frame_shows_one_moment_in_every_partition_and_every_action(spark: Spa
     database.execute("create table account (id int primary key, cents bigint, pad text default repeat('x', 500))")
     database.execute("insert into account select g, 100 from generate_series(1, 4000) g")
     with moving_money(database):
-        frame = load(spark, database, "public.account", blocksPerPartition=20)
+        frame = load(spark, database, "public.account", blocksPerPartition=45)
         first = sorted(tuple(row) for row in frame.select("id", "cents").collect())
         assert [row[0] for row in first] == list(range(1, 4001))
         assert sum(row[1] for row in first) == 400_000
@@ -180,6 +180,7 @@ def test_a_table_may_lack_columns_or_rows(spark: SparkSession, database: Databas
     assert load(spark, database, "public.t").count() == 123
 
 
+@pytest.mark.long
 def test_partitions_are_as_many_as_asked_for_and_small_leaves_share_one(
     spark: SparkSession, database: Database
 ) -> None:
@@ -195,6 +196,7 @@ def test_partitions_are_as_many_as_asked_for_and_small_leaves_share_one(
     assert load(spark, database, "public.parts").rdd.getNumPartitions() == 1
 
 
+@pytest.mark.long
 def test_special_values_follow_the_policy_of_each_column(spark: SparkSession, database: Database) -> None:
     database.execute("create table t as select 1 as id, 'infinity'::date as due, 'nan'::numeric(5,2) as n")
     with pytest.raises(PythonException, match=r"table public\.t, column due: "):
@@ -246,6 +248,7 @@ def test_what_cannot_be_read_is_refused_with_a_remedy(spark: SparkSession, datab
     assert load(spark, database, str(oid)).columns == ["id"]
 
 
+@pytest.mark.long
 def test_a_snapshot_that_nobody_reads_is_let_go_and_reading_it_then_is_an_error(
     spark: SparkSession, database: Database
 ) -> None:

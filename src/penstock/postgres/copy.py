@@ -4,6 +4,7 @@ Ranges of one snapshot cover every row exactly once: they divide the blocks with
 and the last one is open, for blocks that were added after the plan was made. Values come in binary where
 `wire.binary` reads that, and as the server prints them otherwise: a row is the same as by the stream.
 Where the server wants an authentication that only libpq can give, libpq reads, and what it read is framed again.
+Whoever only plans need not load the compiler: what reads values is imported where it is used.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from penstock.postgres.raw import RawConnection, Row, wait
 from penstock.postgres.replication import LibpqStream, error_body
 from penstock.postgres.startup import UnspokenMethodError
 from penstock.postgres.transport import Transport
-from penstock.wire.binary import CopyDecoder, base_name, is_printed
 
 BLOCK_BYTES = 8192
 """What Postgres is built with, nearly everywhere; only progress is told by it."""
@@ -110,6 +110,8 @@ def _selected(column: Column) -> str:
     drops the padding of a domain over char(n), adds a mask to an inet, and anyone can define another. It
     makes NULL empty, hence the condition; `is null` would be true of a composite value of NULLs.
     """
+    from penstock.wire.binary import is_printed
+
     name = quote_identifier(column.name)
     return f"case when {name} is distinct from null then concat({name}) end" if is_printed(column.type) else name
 
@@ -192,6 +194,8 @@ def _require_same_types(stream: CopyStream, schema: TableSchema, part: CopyRange
     names. What is printed needs no such care. `pg_typeof` tells the type as of now, as COPY uses it; the
     catalog's tables would tell that of the snapshot. The lock that is held keeps it.
     """
+    from penstock.wire.binary import is_printed
+
     columns = [column for column in schema.columns if not is_printed(column.type)]
     if not columns:
         return
@@ -210,6 +214,8 @@ def _require_same_types(stream: CopyStream, schema: TableSchema, part: CopyRange
 
 def _unmodified(type_name: str) -> str:
     """Return a type's name as `regtype` prints it: without modifiers, and char(n) by its SQL name."""
+    from penstock.wire.binary import base_name
+
     name = base_name(type_name)
     return "character" if name == "bpchar" else name
 
@@ -217,6 +223,8 @@ def _unmodified(type_name: str) -> str:
 def _receive(
     stream: CopyStream, schema: TableSchema, policies: ValuePolicies, batch_bytes: int, doing: str
 ) -> Iterator[pa.RecordBatch]:
+    from penstock.wire.binary import CopyDecoder
+
     decoder = CopyDecoder(schema, policies, batch_bytes, lambda body: error_from_response(body, doing))
     while not decoder.is_over:
         room = decoder.room
