@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from plugins.changing_items import ChangingItems
 from pyspark.sql import SparkSession
 
 from penstock.destinations.delta import DeltaDestination
@@ -26,7 +27,6 @@ from penstock.testing.destination_suite import (
     TEXT,
     TYPES,
     Harness,
-    Make,
     delete,
     insert,
     truncate,
@@ -138,41 +138,9 @@ def test_an_unchanged_value_of_a_row_the_lake_lost_is_an_error_not_a_null(lake: 
     assert lake.destination.watermark(ITEMS.id) == START
 
 
-class Workload:
-    """A source that changes at random, keys included, and remembers what each row is."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.rows: dict[int, tuple[str, str | None]] = {}
-
-    def change(self) -> Make:
-        key = self.random.choice([*self.rows, self.random.randrange(60)])
-        body = self.random.choice([None, "short", "toasted" * 3])
-        if key not in self.rows:
-            self.rows[key] = ("new", body)
-            return insert(ITEMS, key, *self.rows[key])
-        kind = self.random.random()
-        if kind < 0.2:
-            del self.rows[key]
-            return delete(ITEMS, key)
-        return self._update(key, body, self.random.randrange(60) if kind < 0.4 else key)
-
-    def _update(self, old: int, body: str | None, new: int) -> Make:
-        new = old if new in self.rows else new
-        _name, former = self.rows.pop(old)
-        is_kept = self.random.random() < 0.5
-        name = f"n{self.random.randrange(9)}"
-        self.rows[new] = (name, former if is_kept else body)
-        given = UNCHANGED if is_kept else body
-        return update(ITEMS, new, name, given, old=None if new == old else [old])
-
-    def table(self) -> set[tuple[Any, ...]]:
-        return {(key, *row) for key, row in self.rows.items()}
-
-
 def test_random_histories_in_random_pieces_give_the_sources_rows(lake: Lake) -> None:
     # pytest-randomly seeds the module's generator, and prints the seed
-    workload, memory = Workload(random.getrandbits(32)), MemoryDestination()
+    workload, memory = ChangingItems(random.getrandbits(32)), MemoryDestination()
     for _ in range(40):
         workload.change()
     copied = [TableRow(row) for row in workload.table()]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from plugins.changing_items import ChangingItems
 from plugins.iceberg import MakeCatalog
 from pyspark.sql import SparkSession
 
@@ -471,41 +472,9 @@ def test_a_writer_who_is_always_faster_is_an_error_to_be_tried_again(lake: Lake)
     lake.harness.holds(ITEMS, *COPIED)
 
 
-class Workload:
-    """A source that changes at random, keys included, and remembers what each row is."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.rows: dict[int, tuple[str, str | None]] = {}
-
-    def change(self) -> Make:
-        key = self.random.choice([*self.rows, self.random.randrange(60)])
-        body = self.random.choice([None, "short", "toasted" * 3])
-        if key not in self.rows:
-            self.rows[key] = ("new", body)
-            return insert(ITEMS, key, *self.rows[key])
-        kind = self.random.random()
-        if kind < 0.2:
-            del self.rows[key]
-            return delete(ITEMS, key)
-        return self._update(key, body, self.random.randrange(60) if kind < 0.4 else key)
-
-    def _update(self, old: int, body: str | None, new: int) -> Make:
-        new = old if new in self.rows else new
-        _name, former = self.rows.pop(old)
-        is_kept = self.random.random() < 0.5
-        name = f"n{self.random.randrange(9)}"
-        self.rows[new] = (name, former if is_kept else body)
-        given = UNCHANGED if is_kept else body
-        return update(ITEMS, new, name, given, old=None if new == old else [old])
-
-    def table(self) -> set[tuple[Any, ...]]:
-        return {(key, *row) for key, row in self.rows.items()}
-
-
 def test_random_histories_with_restarts_and_compactions_give_the_sources_rows(lake: Lake) -> None:
     # pytest-randomly seeds the module's generator, and prints the seed
-    workload = Workload(random.getrandbits(32))
+    workload = ChangingItems(random.getrandbits(32))
     for _ in range(40):
         workload.change()
     copied = [TableRow(row) for row in workload.table()]

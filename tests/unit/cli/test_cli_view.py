@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plugins.reports import make_report
 from rich.console import Console, RenderableType
 
 from penstock.cli import console
 from penstock.cli.status import SourceStatus, Status, render
 from penstock.cli.view import Lag, LineView, Rate, progress_bar, render_copies
 from penstock.model.lsn import Lsn
-from penstock.runtime.report import HeldBack, PipelineReport, TableReport
+from penstock.runtime.report import HeldBack, TableReport
 
 
 def table(name: str = "public.a", phase: str = "ready", copied: int = 0, **more: Any) -> TableReport:
@@ -27,24 +28,6 @@ def copying(name: str = "public.big", percent: float = 50.0, left_s: float | Non
     return table(name, "data_sync", 1500, **done, rows_per_second=1234.5, seconds_left=left_s)
 
 
-def report(*tables: TableReport) -> PipelineReport:
-    return PipelineReport(
-        pipeline="p",
-        pid=1,
-        at="2024-01-01T00:00:00+00:00",
-        receiver_pid=2,
-        receiver_restarts=0,
-        receiver_error=None,
-        is_log_full=False,
-        log_start="0/1",
-        log_end="0/20",
-        log_bytes=1500,
-        acknowledged="0/10",
-        received_events=3,
-        tables=tables,
-    )
-
-
 def text(picture: RenderableType, *, on_terminal: bool = False) -> str:
     out = io.StringIO()
     environment = {"TERM": "xterm"}  # whatever the tests run in
@@ -53,7 +36,7 @@ def text(picture: RenderableType, *, on_terminal: bool = False) -> str:
 
 
 def test_tables_being_copied_have_a_line_with_rows_share_rate_and_time_left() -> None:
-    seen = text(render_copies(report(copying(), table("public.b"))))
+    seen = text(render_copies(make_report(copying(), table("public.b"))))
     assert "public.big" in seen
     assert "50 % of 2.0 MB · 1 min 30 s left · 1,234 rows/s · 1,500 rows" in seen
     assert "1 of 2 tables ready" in seen
@@ -61,20 +44,20 @@ def test_tables_being_copied_have_a_line_with_rows_share_rate_and_time_left() ->
 
 
 def test_a_time_left_that_nobody_knows_is_left_out() -> None:
-    seen = text(render_copies(report(copying(left_s=None))))
+    seen = text(render_copies(make_report(copying(left_s=None))))
     assert "rows/s" in seen
     assert "left" not in seen
 
 
 def test_an_empty_table_has_no_share_of_nothing() -> None:
-    seen = text(render_copies(report(table("public.none", "data_sync", total_bytes=0, copied_percent=0.0))))
+    seen = text(render_copies(make_report(table("public.none", "data_sync", total_bytes=0, copied_percent=0.0))))
     assert "public.none" in seen
     assert "%" not in seen
 
 
 def test_on_a_narrow_terminal_the_share_and_the_time_left_are_the_last_to_go() -> None:
     out = io.StringIO()
-    Console(file=out, width=80).print(render_copies(report(copying())))
+    Console(file=out, width=80).print(render_copies(make_report(copying())))
     line = out.getvalue().splitlines()[0]
     assert len(line) <= 80
     assert "50 % of 2.0 MB · 1 min 30 s left" in line
@@ -102,7 +85,7 @@ def test_status_tells_programs_every_figure_of_a_copy() -> None:
 
 
 def test_status_tells_the_age_of_a_snapshot_that_is_held() -> None:
-    told = replace(report(table()), snapshot_age_s=3700.0).to_json()
+    told = replace(make_report(table()), snapshot_age_s=3700.0).to_json()
     running = Status("p", 1, told, SourceStatus(problem="away"), [table()])
     assert "snapshot: held for 1 h 01 min" in text(render(running))
     assert running.to_json()["replicator"]["snapshot_age_s"] == 3700.0
@@ -177,7 +160,7 @@ def test_sizes_are_short(number: int, shown: str) -> None:
 
 
 def status(source: SourceStatus, *tables: TableReport, pid: int | None = 1) -> Status:
-    return Status("p", pid, report(*tables).to_json(), source, list(tables))
+    return Status("p", pid, make_report(*tables).to_json(), source, list(tables))
 
 
 def test_status_says_why_the_lag_is_unknown() -> None:
@@ -203,14 +186,14 @@ HELD = HeldBack("public.orders", "errored", "0/8")
 def test_status_says_why_the_log_is_as_long_as_it_is(
     log_start: str | None, held: HeldBack | None, keep_ms: int, lines: list[str]
 ) -> None:
-    told = replace(report(table()), log_held_by=held, log_keep_ms=keep_ms).to_json()
+    told = replace(make_report(table()), log_held_by=held, log_keep_ms=keep_ms).to_json()
     seen = text(render(Status("p", 1, told, SourceStatus(problem="away"), [table()], log_start)))
     assert [line.strip() for line in seen.splitlines() if " is held by " in line or " is kept " in line] == lines
 
 
 def test_a_report_of_an_older_version_is_still_told() -> None:
     newer = ("log_h", "log_k", "snapshot")
-    told = {key: value for key, value in report(table()).to_json().items() if not key.startswith(newer)}
+    told = {key: value for key, value in make_report(table()).to_json().items() if not key.startswith(newer)}
     assert "log: 0/1 to 0/20" in text(render(Status("p", 1, told, SourceStatus(problem="away"), [table()])))
 
 

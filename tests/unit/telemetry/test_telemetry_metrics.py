@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plugins.reports import make_report
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.config.metrics import MetricsConfig, split_address
@@ -39,21 +40,7 @@ def table(number: int = 1, name: str = "public.a", phase: str = "ready", **field
 
 
 def report(*tables: TableReport) -> PipelineReport:
-    return PipelineReport(
-        pipeline="p",
-        pid=1,
-        at="2024-01-01T00:00:00+00:00",
-        receiver_pid=2,
-        receiver_restarts=3,
-        receiver_error=None,
-        is_log_full=True,
-        log_start="0/1",
-        log_end="0/20",
-        log_bytes=1500,
-        acknowledged="0/10",
-        received_events=5,
-        tables=tables,
-    )
+    return make_report(*tables, receiver_restarts=3, is_log_full=True, received_events=5)
 
 
 COPYING = table(
