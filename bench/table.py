@@ -17,7 +17,7 @@ from penstock.model.policy import ValuePolicies
 from penstock.model.table import TableId, TableSchema
 from penstock.postgres.catalog import describe_table
 from penstock.postgres.connection import connect
-from penstock.postgres.copy import plan_ranges
+from penstock.postgres.ranges import plan_ranges
 from penstock.postgres.snapshot import ExportedSnapshot
 from penstock.spark.copy_plan import CopyPlan
 from penstock.testing.postgres import Database

@@ -15,10 +15,8 @@ from penstock.model.policy import DEFAULT_POLICIES, ValuePolicies
 from penstock.model.table import TableId, TableSchema
 from penstock.postgres.catalog import blocks, describe_table
 from penstock.postgres.connection import Connection, SourceAddress, connect
-from penstock.postgres.copy import (
-    plan_ranges,
-    read_range,
-)
+from penstock.postgres.copy import read_range
+from penstock.postgres.ranges import plan_ranges
 from penstock.testing.postgres import Database
 from penstock.wire.column import arrow_schema
 

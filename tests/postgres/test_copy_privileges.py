@@ -19,10 +19,11 @@ from penstock.model.event import Insert
 from penstock.model.table import TableId
 from penstock.postgres.catalog import describe_table
 from penstock.postgres.connection import SourceAddress, connect
-from penstock.postgres.copy import copy_statement, plan_ranges
+from penstock.postgres.copy import copy_statement
 from penstock.postgres.preflight import check_source
 from penstock.postgres.privilege import require_readable
 from penstock.postgres.publication import PublishedTable, published_tables
+from penstock.postgres.ranges import plan_ranges
 from penstock.store.memory import MemoryStore
 from penstock.testing.postgres import Database, wait_until
 

@@ -22,14 +22,9 @@ from penstock.model.table import Column, Kind, PgType, TableId, TableName, Table
 from penstock.postgres import copy
 from penstock.postgres.catalog import describe_table
 from penstock.postgres.connection import Connection, SourceAddress, connect
-from penstock.postgres.copy import (
-    LibpqCopy,
-    copy_statement,
-    open_copy_stream,
-    plan_ranges,
-    read_range,
-)
+from penstock.postgres.copy import LibpqCopy, copy_statement, open_copy_stream, read_range
 from penstock.postgres.publication import published_tables
+from penstock.postgres.ranges import plan_ranges
 from penstock.postgres.raw import RawConnection
 from penstock.postgres.snapshot import ExportedSnapshot, import_snapshot
 from penstock.postgres.startup import UnspokenMethodError

@@ -29,7 +29,7 @@ from penstock.model.policy import ValuePolicies
 from penstock.model.table import TableId
 from penstock.postgres.catalog import describe_table
 from penstock.postgres.connection import SourceAddress, connect
-from penstock.postgres.copy import plan_ranges
+from penstock.postgres.ranges import plan_ranges
 from penstock.postgres.snapshot import ExportedSnapshot
 from penstock.spark.copy_plan import CopyPlan
 from penstock.spark.copy_task import PAUSES_S, FileTarget, TaskFailure, write_range

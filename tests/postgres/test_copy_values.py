@@ -21,9 +21,7 @@ from penstock.model.policy import DEFAULT_POLICIES, ValuePolicies
 from penstock.model.special import SpecialValues
 from penstock.model.table import Column, TableSchema
 from penstock.postgres.connection import Connection, connect
-from penstock.postgres.copy import (
-    read_range,
-)
+from penstock.postgres.copy import read_range
 from penstock.testing.postgres import Cluster, Database
 from penstock.testing.values import LITERALS, OWN_TYPES
 from penstock.wire.column import convert_column

@@ -15,8 +15,8 @@ from penstock.lake.rows import CDC_NAMES
 from penstock.model.table import TableId
 from penstock.postgres.catalog import describe_table
 from penstock.postgres.connection import SourceAddress, connect
-from penstock.postgres.copy import plan_ranges
 from penstock.postgres.publication import PublishedTable, published_tables
+from penstock.postgres.ranges import plan_ranges
 from penstock.postgres.snapshot import ExportedSnapshot, import_snapshot
 from penstock.spark.copy_plan import CopyPlan
 

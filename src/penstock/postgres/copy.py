@@ -1,10 +1,8 @@
 """The initial copy of a table: ranges of its blocks, each read by COPY into Arrow record batches.
 
-Ranges of one snapshot cover every row exactly once: they divide the blocks without gap or overlap,
-and the last one is open, for blocks that were added after the plan was made. Values come in binary where
-`wire.binary` reads that, and as the server prints them otherwise: a row is the same as by the stream.
-Where the server wants an authentication that only libpq can give, libpq reads, and what it read is framed again.
-Whoever only plans need not load the compiler: what reads values is imported where it is used.
+Values come in binary where `wire.binary` reads that, and as the server prints them otherwise: a row is the same as
+by the stream. Where the server wants an authentication that only libpq can give, libpq reads, and what it read is
+framed again.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import psycopg
@@ -23,69 +20,18 @@ from penstock.errors import ErrorKind, SourceError
 from penstock.model.copying import CopyRange
 from penstock.model.policy import DEFAULT_POLICIES, ValuePolicies
 from penstock.model.table import Column, TableSchema, quote_identifier
-from penstock.postgres.catalog import Leaf, blocks
-from penstock.postgres.connection import Connection, SourceAddress, connect, error_from_response, source_errors
+from penstock.postgres.connection import SourceAddress, connect, error_from_response, source_errors
 from penstock.postgres.frame import encode_frame
-from penstock.postgres.publication import PublishedTable
 from penstock.postgres.raw import RawConnection, Row, wait
 from penstock.postgres.replication import LibpqStream, error_body
 from penstock.postgres.startup import UnspokenMethodError
 from penstock.postgres.transport import Transport
+from penstock.wire.binary import CopyDecoder, base_name, is_printed
 
-BLOCK_BYTES = 8192
-"""What Postgres is built with, nearly everywhere; only progress is told by it."""
-BLOCKS_PER_RANGE = 16384
-"""128 MiB of heap: seconds of work for one task, and little to repeat when one fails."""
-LEAST_BLOCKS_PER_RANGE = 1024
-"""8 MiB of heap: with less, connecting takes longer than reading."""
-RANGES_WANTED = 8
-"""Of a table large enough: tasks take what comes next, so with a few ranges a core all end at about the same time."""
-MAX_RANGES = 10_000
-"""More tasks than this only burden Spark's scheduler."""
 BATCH_BYTES = 4 << 20
 """Large enough to make the cost per batch vanish, small enough for a dozen in flight."""
 _SMALL_READ_BYTES = 256 * 1024
 _COLLECT_S = 0.001  # a server sends 8 kB at a time: waiting a moment after a small read makes the next one large
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """How much of a table was read."""
-
-    rows: int = 0
-    blocks: int = 0
-
-    def __add__(self, other: Copied) -> Copied:
-        return Copied(self.rows + other.rows, self.blocks + other.blocks)
-
-    @property
-    def bytes(self) -> int:
-        """What the blocks take on the source's disk."""
-        return self.blocks * BLOCK_BYTES
-
-
-def plan_ranges(
-    connection: Connection,
-    table: PublishedTable | TableSchema,
-    *,
-    blocks_per_range: int = BLOCKS_PER_RANGE,
-    max_ranges: int = MAX_RANGES,
-) -> tuple[CopyRange, ...]:
-    """Divide a table, or each of its leaf partitions, into ranges; every leaf has one at least."""
-    leaves = blocks(connection, table.id)
-    total = sum(leaf.blocks for leaf in leaves)
-    # Each leaf may end with a range that is not full, hence the allowance.
-    full_ranges = max(max_ranges - len(leaves), 1)
-    wanted = max(LEAST_BLOCKS_PER_RANGE, -(-total // RANGES_WANTED))
-    size = max(min(blocks_per_range, wanted), -(-total // full_ranges))
-    return tuple(part for leaf in leaves for part in _divide(leaf, size))
-
-
-def _divide(leaf: Leaf, size: int) -> Iterator[CopyRange]:
-    starts = range(0, max(leaf.blocks, 1), size)
-    for start in starts:
-        end = None if start == starts[-1] else start + size
-        yield CopyRange(leaf.name, leaf.file, start, end, min(leaf.blocks - start, size))
 
 
 def copy_statement(schema: TableSchema, part: CopyRange, row_filter: str | None = None) -> str:
@@ -110,8 +56,6 @@ def _selected(column: Column) -> str:
     drops the padding of a domain over char(n), adds a mask to an inet, and anyone can define another. It
     makes NULL empty, hence the condition; `is null` would be true of a composite value of NULLs.
     """
-    from penstock.wire.binary import is_printed
-
     name = quote_identifier(column.name)
     return f"case when {name} is distinct from null then concat({name}) end" if is_printed(column.type) else name
 
@@ -194,8 +138,6 @@ def _require_same_types(stream: CopyStream, schema: TableSchema, part: CopyRange
     names. What is printed needs no such care. `pg_typeof` tells the type as of now, as COPY uses it; the
     catalog's tables would tell that of the snapshot. The lock that is held keeps it.
     """
-    from penstock.wire.binary import is_printed
-
     columns = [column for column in schema.columns if not is_printed(column.type)]
     if not columns:
         return
@@ -214,8 +156,6 @@ def _require_same_types(stream: CopyStream, schema: TableSchema, part: CopyRange
 
 def _unmodified(type_name: str) -> str:
     """Return a type's name as `regtype` prints it: without modifiers, and char(n) by its SQL name."""
-    from penstock.wire.binary import base_name
-
     name = base_name(type_name)
     return "character" if name == "bpchar" else name
 
@@ -223,8 +163,6 @@ def _unmodified(type_name: str) -> str:
 def _receive(
     stream: CopyStream, schema: TableSchema, policies: ValuePolicies, batch_bytes: int, doing: str
 ) -> Iterator[pa.RecordBatch]:
-    from penstock.wire.binary import CopyDecoder
-
     decoder = CopyDecoder(schema, policies, batch_bytes, lambda body: error_from_response(body, doing))
     while not decoder.is_over:
         room = decoder.room

@@ -23,10 +23,10 @@ from penstock.model.policy import ValuePolicies
 from penstock.model.table import TableId
 from penstock.postgres.catalog import Leaf, blocks, describe_table
 from penstock.postgres.connection import SourceAddress, connect
-from penstock.postgres.copy import BLOCKS_PER_RANGE, Copied, plan_ranges
 from penstock.postgres.keys import has_exact_key, key_conditions
 from penstock.postgres.privilege import require_readable
 from penstock.postgres.publication import PublishedTable, publishes_every_change
+from penstock.postgres.ranges import BLOCKS_PER_RANGE, Copied, plan_ranges
 from penstock.postgres.snapshot import ExportedSnapshot, import_snapshot
 from penstock.runtime.progress import CopyProgress
 from penstock.runtime.tables import Tables

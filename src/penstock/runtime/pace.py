@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 
-from penstock.postgres.copy import Copied
+from penstock.postgres.ranges import Copied
 
 _DELAY_SHARE = 0.05  # of the time left: nobody minds a minute when an hour is left
 _MIN_DELAY_S = 3.0

@@ -19,9 +19,9 @@ from penstock.model.mode import TableModes
 from penstock.model.phase import DataSync, Errored, Init, Phase, Ready, TimedRetry
 from penstock.model.table import TableId
 from penstock.postgres.connection import connect
-from penstock.postgres.copy import BLOCK_BYTES
 from penstock.postgres.preflight import require_source
 from penstock.postgres.publication import PublishedTable, published_tables
+from penstock.postgres.ranges import BLOCK_BYTES
 from penstock.postgres.slot import read_slot, source_position
 from penstock.receiver.settings import Command, ReceiverSettings
 from penstock.replication.life import after_restart

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.postgres.copy import BLOCK_BYTES, Copied
+from penstock.postgres.ranges import BLOCK_BYTES, Copied
 from penstock.runtime.pace import Pace
 
 

@@ -16,7 +16,7 @@ from penstock.errors import ErrorKind, PenstockError
 from penstock.model.cell import TableRow
 from penstock.model.lsn import Lsn
 from penstock.model.table import TableSchema
-from penstock.postgres.copy import Copied
+from penstock.postgres.ranges import Copied
 from penstock.spark.copy_plan import CopyPlan
 from penstock.spark.copy_task import FileTarget, TaskFailure, read_numbered, write_range
 from penstock.spark.parquet import packed_encodings

@@ -22,10 +22,10 @@ from penstock.model.copying import CopyRange
 from penstock.model.table import TableSchema
 from penstock.postgres.catalog import blocks, describe_table
 from penstock.postgres.connection import Connection, connect
-from penstock.postgres.copy import BLOCKS_PER_RANGE, MAX_RANGES, plan_ranges, read_range
 from penstock.postgres.lookup import column_names, find_table
 from penstock.postgres.privilege import require_readable
 from penstock.postgres.publication import PublishedTable
+from penstock.postgres.ranges import BLOCKS_PER_RANGE, MAX_RANGES, plan_ranges
 from penstock.postgres.snapshot import import_snapshot
 from penstock.spark.conform import can_become, conform
 from penstock.spark.message import as_spark_shows
@@ -85,6 +85,8 @@ class TableReader(DataSourceReader):
                     yield from self._read(partition.snapshot, part)
 
     def _read(self, snapshot: KeptSnapshot, part: CopyRange) -> Iterator[pa.RecordBatch]:
+        from penstock.postgres.copy import read_range  # in tasks only: planning needs no compiler
+
         options = self._options
         batches = read_range(
             options.address,

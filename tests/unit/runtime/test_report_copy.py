@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plugins.reports import make_report
 
 from penstock.model.lsn import Lsn
 from penstock.model.phase import DataSync, Errored, FinishedCopy, Init, ManualRetry, Phase, Ready
 from penstock.model.table import TableId, TableName
-from penstock.postgres.copy import BLOCK_BYTES, Copied
+from penstock.postgres.ranges import BLOCK_BYTES, Copied
 from penstock.runtime.progress import CopyProgress
 from penstock.runtime.report import (
     REPORT_FILE_NAME,
-    PipelineReport,
     TableReport,
     read_report,
     read_table_report,
@@ -204,30 +204,11 @@ def test_no_history_gives_more_than_all_or_what_is_no_number(
             assert figure is None or (math.isfinite(figure) and figure >= 0)
 
 
-def pipeline_report(table: TableReport) -> PipelineReport:
-    return PipelineReport(
-        pipeline="p",
-        pid=1,
-        at="2024-01-01T00:00:00+00:00",
-        receiver_pid=2,
-        receiver_restarts=0,
-        receiver_error=None,
-        is_log_full=False,
-        log_start="0/1",
-        log_end="0/20",
-        log_bytes=1500,
-        acknowledged="0/10",
-        received_events=3,
-        tables=[table],
-        snapshot_age_s=1.5,
-    )
-
-
 def test_a_report_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     copy = Copy()
     copy.go_on(10, 1000, 50)
     table = copy.told()
-    write_report(tmp_path, pipeline_report(table))
+    write_report(tmp_path, make_report(table, snapshot_age_s=1.5))
     read = read_report(tmp_path)
     assert read is not None
     assert read["snapshot_age_s"] == 1.5
