@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from pyspark.sql import SparkSession
 
 from penstock.config.destination import SQLITE_PACKAGE
 from penstock.spark.session import FORMATS, SparkSettings, open_session
+
+# No test runs long enough to earn back what Java's second compiler costs, which is half of the JVM's time; programs
+# that tests start inherit this.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -31,6 +31,7 @@ _FEW_PER_ROW = 1 / 16
 """With at most so many different values in a sample, a dictionary pays: it takes longer to make than all the rest."""
 
 _LARGE_VALUE_BYTES = 1024
+_DIGITS_OF_64_BITS = 18
 
 
 class FileWriter:
@@ -114,6 +115,7 @@ class FileWriter:
             use_dictionary=repetitive,  # type: ignore[arg-type]  # the stubs know no names
             column_encoding={name: each for name, each in self._encodings.items() if name not in repetitive},
             write_statistics=_bounded_columns(sample),
+            store_decimal_as_integer=True,  # up to 18 digits, as Iceberg asks for; smaller, and packed like integers
             metadata_collector=self._metadata,
         )
 
@@ -130,7 +132,11 @@ def packed_encodings(schema: TableSchema) -> dict[str, str]:
 
 def _packed_encoding(type_: pa.DataType) -> str | None:
     counts = pa.types.is_integer(type_) or pa.types.is_timestamp(type_) or pa.types.is_date(type_)
-    return "DELTA_BINARY_PACKED" if counts else None
+    return "DELTA_BINARY_PACKED" if counts or _is_integer_in_parquet(type_) else None
+
+
+def _is_integer_in_parquet(type_: pa.DataType) -> bool:
+    return pa.types.is_decimal(type_) and type_.precision <= _DIGITS_OF_64_BITS
 
 
 def repetitive_columns(sample: pa.Table) -> list[str]:

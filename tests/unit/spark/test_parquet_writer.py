@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,9 @@ def test_packed_numbers_and_uuids_are_read_back(tmp_path: Path) -> None:
             Column("few", PgType("integer", Kind.INT4)),
             Column("at", PgType("timestamp with time zone", Kind.TIMESTAMPTZ)),
             Column("day", PgType("date", Kind.DATE)),
+            Column("price", PgType("numeric(9,2)", Kind.NUMERIC, 9, 2)),
+            Column("rate", PgType("numeric(18,6)", Kind.NUMERIC, 18, 6)),
+            Column("sum", PgType("numeric(19,0)", Kind.NUMERIC, 19, 0)),
             Column("u", PgType("uuid", Kind.TEXT)),
             Column("v", PgType("text", Kind.TEXT)),
         ),
@@ -127,6 +131,9 @@ def test_packed_numbers_and_uuids_are_read_back(tmp_path: Path) -> None:
             "few": n % 2,
             "at": None if n == 5 else start + dt.timedelta(days=n * 700, microseconds=n),
             "day": (start + dt.timedelta(days=n * 700)).date(),
+            "price": None if n == 6 else Decimal((-1) ** n * (10**9 - 1 - n)).scaleb(-2),
+            "rate": Decimal((-1) ** n * (10**18 - 1 - n)).scaleb(-6),
+            "sum": Decimal((-1) ** n * (10**19 - 1 - n)),
             "u": None if n == 7 else str(uuid.UUID(int=n * 7919**8 % 2**128)),
             "v": None if n == 9 else str(n),
         }
@@ -140,10 +147,11 @@ def test_packed_numbers_and_uuids_are_read_back(tmp_path: Path) -> None:
     group = pq.read_metadata(tmp_path / "f.parquet").row_group(0)
     encodings = {group.column(n).path_in_schema: group.column(n).encodings for n in range(group.num_columns)}
     packed = {name for name, used in encodings.items() if any(each.startswith("DELTA") for each in used)}
-    assert packed == {"a.b", "small", "at", "day", "u"}
+    assert packed == {"a.b", "small", "at", "day", "price", "rate", "u"}
     with duckdb.connect() as connection:
-        found = connection.execute(f"select count(u), min(\"a.b\") from '{tmp_path}/f.parquet'").fetchall()
-    assert found == [(4999, -(2**63) + 2)]
+        statement = f"select count(u), min(\"a.b\"), min(price), max(rate) from '{tmp_path}/f.parquet'"
+        found = connection.execute(statement).fetchall()
+    assert found == [(4999, -(2**63) + 2, Decimal("-9999999.98"), Decimal("999999999999.999999"))]
 
 
 def test_only_columns_with_few_different_values_have_a_dictionary(tmp_path: Path) -> None:

@@ -74,7 +74,11 @@ class DataFolder:
     def _written(self, kind: str, columns: pa.Schema, tables: Iterable[pa.Table]) -> CopiedFile:
         path = Path(self.path) / f"{kind}-{uuid.uuid4().hex}.parquet"
         described: list[pq.FileMetaData] = []
-        with _durable(path) as file, pq.ParquetWriter(file, columns, metadata_collector=described) as out:
+        with (
+            _durable(path) as file,
+            # Decimals as the format's specification has them: up to 18 digits as integers.
+            pq.ParquetWriter(file, columns, metadata_collector=described, store_decimal_as_integer=True) as out,
+        ):
             # A row group without rows has no statistics, and would take the file's from it.
             for table in (each for each in tables if each.num_rows):
                 out.write_table(table)
