@@ -332,6 +332,26 @@ def test_shutdown_does_not_wait_for_a_copy(database: Database, pipelines: Pipeli
     pipelines.stop(pipeline)
 
 
+def test_what_came_before_a_change_of_columns_is_applied_and_the_table_says_why_it_stopped(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    publish("create table t(id int primary key); create table other(id int primary key)")
+    destination, store = MemoryDestination(), MemoryStore()
+    pipeline = pipelines.start(destination, store)
+    pipelines.catch_up(pipeline)
+    pipelines.stop(pipeline)
+    database.execute("insert into t values (1)")
+    database.execute("begin; insert into t values (2); alter table t add column v text; insert into t values (3); end")
+    database.execute("insert into other values (4)")
+    pipeline = pipelines.start(destination, store)
+    pipelines.catch_up(pipeline)
+    assert rows_of(destination, pipeline, table_id(database, "t")) == [(1,)]
+    assert rows_of(destination, pipeline, table_id(database, "other")) == [(4,)]
+    phases = {table.name: (table.phase, table.error) for table in pipeline.report.tables}
+    assert phases["public.other"] == ("ready", None)
+    assert phases["public.t"] == ("errored", "table public.t: its columns changed at the source: gained v")
+
+
 def test_a_special_value_stops_its_table_and_is_kept_for_another_policy(
     database: Database, pipelines: Pipelines, publish: Publish
 ) -> None:

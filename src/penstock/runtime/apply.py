@@ -23,7 +23,7 @@ from penstock.receiver.settings import Command
 from penstock.replication.progress import Need, Positions, positions
 from penstock.runtime.failure import FailurePolicy
 from penstock.runtime.tables import Tables, TableState
-from penstock.spark.changes import LogEvents, LogView
+from penstock.spark.changes import LogEvents, LogView, require_same_columns
 from penstock.telemetry.log import get_logger
 
 _TICK_S = 0.1  # the longest a hand-over or a due retry waits for the loop
@@ -36,6 +36,15 @@ class Applier:
     view: LogView
     tables: Tables
     destination: Destination
+
+    def end(self, starts: Mapping[TableId, Lsn], max_bytes: int) -> Lsn:
+        """Return where a batch ends: at the log's end, where its memory does, or before a table's columns change.
+
+        What was committed before a change of columns is applied; the batch that begins with it is refused.
+        """
+        end = self.view.reader.bounded_end(starts.keys(), min(starts.values()), max_bytes)
+        changed = (self.view.columns_changed(self.tables.schema(table), start, end) for table, start in starts.items())
+        return min((position for position in changed if position is not None), default=end)
 
     def apply(self, starts: Mapping[TableId, Lsn], end: Lsn) -> dict[TableId, int]:
         """Apply changes of some tables, each from its own watermark, up to `end`; return how many each had."""
@@ -148,7 +157,7 @@ class ApplyWorker:
             assert state.watermark is not None
             try:
                 has_changes = state.watermark < end and self._has_changes(state.id, state.watermark, end)
-            except PenstockError as error:  # a gap in the log stops this table only
+            except PenstockError as error:  # a gap in the log, or another schema, stops this table only
                 self._failures.fail(state.id, error)
                 continue
             if has_changes:
@@ -158,7 +167,11 @@ class ApplyWorker:
         return pending
 
     def _has_changes(self, table: TableId, start: Lsn, end: Lsn) -> bool:
-        return bool(self._reader.files(table, start, end)) or bool(self._reader.truncates(table, start, end))
+        files = self._reader.files(table, start, end)
+        # Other columns are refused here: so the table stops alone, even where batches span tables.
+        for version in {file.version for file in files if file.first_lsn <= start}:
+            require_same_columns(self._tables.schema(table), self._reader.schema(table, version))
+        return bool(files) or bool(self._reader.truncates(table, start, end))
 
     def _submit(self, states: list[TableState]) -> None:
         starts = {state.id: state.watermark for state in states if state.watermark is not None}
@@ -167,7 +180,7 @@ class ApplyWorker:
     def _apply(self, starts: Mapping[TableId, Lsn]) -> None:
         try:
             # Chosen now and not when the tables were found to have changes: what arrived while they waited comes along.
-            end = self._reader.bounded_end(starts.keys(), min(starts.values()), self._max_bytes)
+            end = self._applier.end(starts, self._max_bytes)
             starts = {table: start for table, start in starts.items() if start < end}
             events = self._applier.apply(starts, end)
         except Exception as error:  # noqa: BLE001  # whatever it is, it stops these tables and no others

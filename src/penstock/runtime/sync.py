@@ -224,10 +224,8 @@ class TableSync:
             self._catching_up.discard(table)
 
     def _apply_up_to(self, state: TableState, end: Lsn) -> None:
-        reader = self._applier.view.reader
         while state.watermark is not None and state.watermark < end:
-            bounded = reader.bounded_end([state.id], state.watermark, self._settings.max_bytes)
-            step = min(end, bounded)
+            step = min(end, self._applier.end({state.id: state.watermark}, self._settings.max_bytes))
             events = self._applier.apply({state.id: state.watermark}, step)
             self._tables.advance(state.id, step, events.get(state.id, 0))
 

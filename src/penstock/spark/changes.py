@@ -43,6 +43,13 @@ class LogView:
         read = self.reader.read_shared if file.is_shared else partial(read_parquet, self.reader.root)
         return rows_of(read(file.path), file, schema, self.policies)
 
+    def columns_changed(self, known: TableSchema, start: Lsn, end: Lsn) -> Lsn | None:
+        """Return the first transaction behind `start` with other columns than these, if there is one before `end`."""
+        files = self.reader.files(known.id, start, end)
+        same = {version: has_same_columns(known, self.reader.schema(known.id, version)) for version in _versions(files)}
+        changed = next((file.first_lsn for file in files if not same[file.version]), start)
+        return changed if changed > start else None
+
 
 @dataclass(frozen=True)
 class LogChanges:
@@ -57,7 +64,7 @@ class LogChanges:
     def files(self) -> Sequence[DataFile]:
         """The data files that hold the changes, in order. Refuses a table whose columns have changed."""
         files = self.view.reader.files(self.schema.id, self.start, self.end)
-        for version in sorted({file.version for file in files}):
+        for version in _versions(files):
             require_same_columns(self.schema, self.view.reader.schema(self.schema.id, version))
         return files
 
@@ -156,6 +163,10 @@ class LogChanges:
         return _with_schema(self.view.read(file, self.schema), self._arrow_schema)
 
 
+def _versions(files: Sequence[DataFile]) -> list[int]:
+    return sorted({file.version for file in files})
+
+
 def _is_text(file: DataFile) -> bool:
     """Whether the file's values are still text, which the driver converts: there are few of them."""
     return file.is_shared or file.problem is not None
@@ -174,9 +185,14 @@ def _cast(array: Any, type_: pa.DataType) -> Any:
     return array if array.type == type_ else array.cast(type_)
 
 
+def has_same_columns(known: TableSchema, logged: TableSchema) -> bool:
+    """Whether changes have the columns that the table was copied with."""
+    return _shape(known) == _shape(logged)
+
+
 def require_same_columns(known: TableSchema, logged: TableSchema) -> None:
     """Refuse changes whose columns differ from those that the table was copied with."""
-    if _shape(known) == _shape(logged):
+    if has_same_columns(known, logged):
         return
     missing = sorted(set(known.column_names) - set(logged.column_names))
     added = sorted(set(logged.column_names) - set(known.column_names))
