@@ -2,8 +2,9 @@
 
 `hit("module.moment")` stands at every step of the protocol whose interruption must be survivable.
 A main arms them from the environment, `PENSTOCK_FAILPOINTS="a.b=kill,c.d=raise*2@3"`: kill the
-process at once, hang for ever, or raise; `slow` passes after 0.2 s, `slow:1500` after 1500 ms, as on a
-busy disk. `*n` only the first n times, `@m` from the m-th hit on.
+process at once, hang for ever, or raise; `stop` halts the process until somebody continues it; `slow`
+passes after 0.2 s, `slow:1500` after 1500 ms, as on a busy disk. `*n` only the first n times, `@m` from
+the m-th hit on. One that strikes says so on standard error, so that a test knows; a slow one is silent.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import signal
 import threading
 from dataclasses import dataclass, field
 
-ACTIONS = ("raise", "kill", "hang", "slow")
+ACTIONS = ("raise", "kill", "hang", "stop", "slow")
 SLOW_MS = 200
 """How long `slow` takes when it is not told: enough to be noticed, short enough for every write of a test."""
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 _SPEC = re.compile(
     r"(?P<name>[a-z_.]+)=(?P<action>[a-z]+)(?::(?P<pause_ms>\d+))?(?:\*(?P<times>\d+))?(?:@(?P<start>\d+))?\Z"
 )
@@ -56,7 +58,7 @@ def _parse(item: str) -> tuple[str, _Armed]:
     match = _SPEC.match(item)
     if match is None or match["action"] not in ACTIONS or (match["pause_ms"] and match["action"] != "slow"):
         raise ValueError(
-            f"not a failpoint: {item!r}; expected name=raise|kill|hang|slow|slow:milliseconds,"
+            f"not a failpoint: {item!r}; expected name=raise|kill|hang|stop|slow|slow:milliseconds,"
             " then *times and @start if wanted"
         )
     pause_s = int(match["pause_ms"] or SLOW_MS) / 1000 if match["action"] == "slow" else None
@@ -69,8 +71,12 @@ def hit(name: str) -> None:
     armed = _armed.get(name)
     if armed is None or not armed.is_due():
         return
-    if armed.action == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if armed.action == "raise":
+    if armed.action != "slow":
+        # Not through a stream: its lock may be held by a thread that is stopped with the process.
+        os.write(2, f"failpoint {name} strikes: {armed.action}\n".encode())
+    if armed.action in _SIGNALS:
+        os.kill(os.getpid(), _SIGNALS[armed.action])
+    elif armed.action == "raise":
         raise FailpointError(name)
-    threading.Event().wait(armed.pause_s)
+    else:
+        threading.Event().wait(armed.pause_s)

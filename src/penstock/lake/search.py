@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.failpoint import hit
 from penstock.lake.key import KeySet, Numbers
 from penstock.lake.locate import Found, LakeFiles
 from penstock.wire.arrow import wrap
@@ -68,6 +69,7 @@ class Search:
         rest = [place for place in range(len(searched)) if place not in known]
         look = partial(self._look, files, keys)
         found.update(zip(rest, self._threads.map(look, [searched[place] for place in rest]), strict=True))
+        hit("search.found")
         return [found[place] for place in range(len(searched))]
 
     def _look(self, files: LakeFiles, keys: KeySet, file: SearchedFile) -> Found:

@@ -306,6 +306,7 @@ class Receiver:
         self._status_due = now + self._settings.status_interval_s
         failpoint.hit("receiver.before_status")
         self._send_status(reply_requested=True)
+        failpoint.hit("receiver.after_status")
 
     def _require_answers(self, can_read: bool) -> None:
         """Give up a server that leaves our questions unanswered: the network may accept them for ever."""

@@ -181,6 +181,7 @@ class ApplyWorker:
         try:
             # Chosen now and not when the tables were found to have changes: what arrived while they waited comes along.
             end = self._applier.end(starts, self._max_bytes)
+            failpoint.hit("apply.range_chosen")
             starts = {table: start for table, start in starts.items() if start < end}
             events = self._applier.apply(starts, end)
         except Exception as error:  # noqa: BLE001  # whatever it is, it stops these tables and no others
@@ -205,9 +206,11 @@ class ApplyWorker:
     def _acknowledge(self) -> None:
         found = self._positions()
         self.held_by = found.held_by
+        failpoint.hit("apply.before_progress")
         self._tables.persist()
         failpoint.hit("apply.before_acknowledge")
         self._send(Command(found.acknowledge, found.trim))
+        failpoint.hit("apply.acknowledged")
         self._reader.forget(found.trim)
 
     def _positions(self) -> Positions:

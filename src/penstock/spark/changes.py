@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock import failpoint
 from penstock.changelog.entry import DataFile
 from penstock.changelog.reader import LogReader
 from penstock.changelog.rows import check_footer, log_schema, read_parquet, rows_of
@@ -41,7 +42,9 @@ class LogView:
         """Read one table's changes from a data file."""
         check_footer(self.reader.root, file)
         read = self.reader.read_shared if file.is_shared else partial(read_parquet, self.reader.root)
-        return rows_of(read(file.path), file, schema, self.policies)
+        rows = rows_of(read(file.path), file, schema, self.policies)
+        failpoint.hit("changes.read")
+        return rows
 
     def columns_changed(self, known: TableSchema, start: Lsn, end: Lsn) -> Lsn | None:
         """Return the first transaction behind `start` with other columns than these, if there is one before `end`."""

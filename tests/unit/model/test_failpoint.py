@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -91,6 +92,21 @@ def test_kill_ends_the_process_at_once() -> None:
     program = "from penstock.failpoint import arm, hit\narm('a.b=kill')\ntry: hit('a.b')\nfinally: print('cleaned up')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"")
+
+
+def test_stop_halts_the_process_until_it_is_continued() -> None:
+    program = "from penstock.failpoint import arm, hit\narm('a.b=stop')\nhit('a.b')\nprint('passed')"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+        process.send_signal(signal.SIGCONT)
+        assert process.communicate() == (b"passed\n", b"failpoint a.b strikes: stop\n")
+
+
+def test_a_failpoint_that_strikes_says_so_unless_it_is_only_slow(capfd: pytest.CaptureFixture[str]) -> None:
+    arm("a.b=raise*1,c.d=slow:1")
+    assert _outcomes("a.b", 2) == [True, False]
+    hit("c.d")
+    assert capfd.readouterr().err == "failpoint a.b strikes: raise\n"
 
 
 class WaitedError(Exception):

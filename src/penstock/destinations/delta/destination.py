@@ -26,6 +26,7 @@ from penstock.destinations.delta.log import TableLog, TableState
 from penstock.destinations.delta.past import Beginning, Emptying, PastApplication
 from penstock.destinations.delta.schema import delta_schema, folder_name
 from penstock.errors import DestinationError, ErrorKind
+from penstock.failpoint import hit
 from penstock.lake import validate as shared
 from penstock.lake.layout import Layout
 from penstock.lake.mapping import TableMapping
@@ -166,6 +167,7 @@ class DeltaDestination:
             log = self._log(table, committer)
             state = log.refresh()
             since = None if state is None else state.transactions.get(committer.app_id)
+            hit("delta.position_read")
             if state is None or since is None:
                 raise _never_copied(schema, committer.location)
             if since >= end:

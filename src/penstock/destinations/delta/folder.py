@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote, unquote
 
+from penstock.failpoint import hit
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -85,6 +87,7 @@ class TableFolder:
         with self.new_file(temporary) as file:
             file.write(content)
         try:
+            hit("delta.entry_written")
             # A link, unlike a rename, fails where the name is taken.
             path.hardlink_to(self._absolute(temporary))
         except FileExistsError:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from penstock.contract.batch import CopiedFile
 from penstock.destinations.delta.folder import TableFolder
+from penstock.failpoint import hit
 from penstock.spark.parquet import describe_file
 
 # Of memory, before encoding and compression: enough for a good row group, and little beside the batch itself.
@@ -48,4 +49,5 @@ def write_rows(folder: TableFolder, tables: Iterable[pa.Table], target: pa.Schem
     if not described.rows:
         folder.remove(name)
         return []
+    hit("delta.rows_written")
     return [described]

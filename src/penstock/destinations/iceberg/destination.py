@@ -25,6 +25,7 @@ from penstock.destinations.iceberg.past import Beginning, PastApplication, forge
 from penstock.destinations.iceberg.rows import DataFolder
 from penstock.destinations.iceberg.schema import arrow_schema, iceberg_schema
 from penstock.errors import DestinationError, ErrorKind
+from penstock.failpoint import hit
 from penstock.lake import validate as shared
 from penstock.lake.layout import Layout, found_mode
 from penstock.lake.mapping import TableMapping
@@ -207,6 +208,7 @@ class IcebergDestination:
         schema, keys = changes.schema, self._keys(table)
         version = self._library().open(place)
         mark = None if version is None else version.mark(keys)
+        hit("iceberg.position_read")
         if version is None or mark is None:
             raise validate.never_copied(schema, place)
         if mark.lsn >= end:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from penstock.contract.batch import CopiedFile
 from penstock.destinations.iceberg.catalog import local_path
+from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.spark.parquet import describe_file
 from penstock.wire.arrow import wrap
@@ -58,6 +59,7 @@ class DataFolder:
         """Write rows as one file; none if there are no rows."""
         file = self._written("part", columns, tables)
         if file.rows:
+            hit("iceberg.rows_written")
             return [file]
         self.remove([file])
         return []
