@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,18 +18,18 @@ _NUMBERS = itertools.count()
 MakeCatalog = Callable[[Path, IcebergCatalogConfig | None], CatalogSettings]
 
 
+def new_catalog(spark: SparkSession, warehouse: Path, catalog: IcebergCatalogConfig | None = None) -> CatalogSettings:
+    """Make a catalog from its configuration, as the replicator does; a folder if nothing else is said."""
+    name, chosen = f"lake_{next(_NUMBERS)}", catalog or IcebergCatalogConfig(hadoop=HadoopCatalogConfig())
+    config = IcebergConfig(warehouse=str(warehouse), catalog_name=name, catalog=chosen)
+    for name, value in config.spark_conf.items():
+        spark.conf.set(name, value)
+    return CatalogSettings(config.catalog_name, config.catalog_properties)
+
+
 @pytest.fixture
 def make_catalog(spark: SparkSession) -> MakeCatalog:
-    """Make a catalog from its configuration, as the replicator does."""
-
-    def make(warehouse: Path, catalog: IcebergCatalogConfig | None = None) -> CatalogSettings:
-        name, chosen = f"lake_{next(_NUMBERS)}", catalog or IcebergCatalogConfig(hadoop=HadoopCatalogConfig())
-        config = IcebergConfig(warehouse=str(warehouse), catalog_name=name, catalog=chosen)
-        for name, value in config.spark_conf.items():
-            spark.conf.set(name, value)
-        return CatalogSettings(config.catalog_name, config.catalog_properties)
-
-    return make
+    return partial(new_catalog, spark)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from plugins.local_lake import LocalDelta
 from plugins.pipeline import Pipelines
 
 from penstock import failpoint
-from penstock.contract import EventBatch, RowBatch
-from penstock.destinations.delta import DeltaDestination
-from penstock.errors import DestinationError, ErrorKind
-from penstock.failpoint import FailpointError
 from penstock.model.mode import TableMode, TableModes
-from penstock.model.table import PipelineId, TableSchema
+from penstock.model.table import PipelineId
 from penstock.store.memory import MemoryStore
-from penstock.testing.batch import ArrowRows, no_spark
+from penstock.testing.batch import no_spark
 from penstock.testing.postgres import Database
 
 pytestmark = pytest.mark.postgres
@@ -53,22 +50,6 @@ SOURCE = f"""
     create trigger a after insert or update or delete on keyless for each row execute function audit.record();
     create publication test_pub for tables in schema public;
 """
-
-
-class LocalDelta(DeltaDestination):
-    """Writes copies without Spark; `before_part` is called with the number of a part that is about to be written."""
-
-    before_part: Callable[[int], None] = staticmethod(lambda _: None)
-
-    def write_table_rows(self, table: TableSchema, rows: RowBatch) -> None:
-        self.before_part(rows.part)
-        super().write_table_rows(table, ArrowRows(table, [row.values for row in rows], rows.watermark, part=rows.part))
-
-    def write_events(self, events: EventBatch) -> None:
-        try:
-            super().write_events(events)
-        except FailpointError as error:
-            raise DestinationError("out of reach", kind=ErrorKind.DESTINATION_UNAVAILABLE) from error
 
 
 class Lake:
