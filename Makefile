@@ -5,7 +5,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := .venv/bin
 PYTEST := $(RUN)/python -m pytest
 
-.PHONY: help setup check format test test-long test-faults test-unit demo bench-capture bench-copy bench-apply clean
+.PHONY: help setup check format test test-long test-faults test-model test-unit demo bench-capture bench-copy bench-apply clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -40,6 +40,9 @@ test-long: .venv/.ready  ## what takes minutes each: memory bounds, kills at eve
 
 test-faults: .venv/.ready  ## every step of a batch, interrupted in every way, into both lakes: half an hour, and a table of it
 	$(PYTEST) -n 2 --dist worksteal tests/fault/test_fault_matrix.py -m long
+
+test-model: .venv/.ready  ## a random source, with crashes, for SECONDS=1800; SEED=… repeats one that failed
+	MODEL_SECONDS=$(or $(SECONDS),1800) MODEL_SEED=$(SEED) $(PYTEST) -s tests/fault/test_model.py -m long
 
 test-unit: .venv/.ready  ## the tests of pure code: seconds, no Postgres, no JVM
 	$(PYTEST) tests/unit
