@@ -6,12 +6,14 @@ All methods block, are called on the driver, and may be called from several thre
 from penstock.contract.batch import CopiedFile, EventBatch, RowBatch, TableChanges
 from penstock.contract.destination import Destination, Moded, Positioned
 from penstock.contract.store import CleanupStore, SchemaStore, StateStore, Store
+from penstock.contract.upkeep import Maintained, Upkeep
 
 __all__ = [
     "CleanupStore",
     "CopiedFile",
     "Destination",
     "EventBatch",
+    "Maintained",
     "Moded",
     "Positioned",
     "RowBatch",
@@ -19,4 +21,5 @@ __all__ = [
     "StateStore",
     "Store",
     "TableChanges",
+    "Upkeep",
 ]

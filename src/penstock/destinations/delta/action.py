@@ -17,23 +17,23 @@ from penstock.destinations.delta.schema import statistics
 from penstock.model.lsn import Lsn
 
 
-def add_file(folder: TableFolder, file: CopiedFile) -> Action:
-    """Return the action that makes a new file a part of the table."""
+def add_file(folder: TableFolder, file: CopiedFile, *, is_change: bool = True) -> Action:
+    """Return the action that makes a new file a part of the table; `is_change` unless its rows were there before."""
     return {
         "add": {
             "path": folder.logged(file.path),
             "partitionValues": {},
             "size": file.size_bytes,
             "modificationTime": _now_ms(),
-            "dataChange": True,
+            "dataChange": is_change,
             "stats": statistics(file),
         }
     }
 
 
-def remove(member: Member) -> Action:
+def remove(member: Member, *, is_change: bool = True) -> Action:
     """Return the action that takes a file, with the deletion vector it has, out of the table."""
-    return {"remove": {**_removed(member), "deletionTimestamp": _now_ms(), "dataChange": True}}
+    return {"remove": {**_removed(member), "deletionTimestamp": _now_ms(), "dataChange": is_change}}
 
 
 def _removed(member: Member) -> Action:
@@ -41,13 +41,13 @@ def _removed(member: Member) -> Action:
     return {"extendedFileMetadata": True, **{name: member.add[name] for name in named if name in member.add}}
 
 
-def with_vector(member: Member, vector: Mapping[str, Any], rows: int) -> Action:
+def with_vector(member: Member, vector: Mapping[str, Any], rows: int, *, is_change: bool = True) -> Action:
     """Return the action that makes a file a part of the table again, with fewer rows.
 
     Its bounds still hold and are no longer tight; its number of rows is that of the file itself.
     """
     stats = _as_json({**member.statistics, "numRecords": rows, "tightBounds": False})
-    return {"add": {**member.add, "deletionVector": dict(vector), "stats": stats, "dataChange": True}}
+    return {"add": {**member.add, "deletionVector": dict(vector), "stats": stats, "dataChange": is_change}}
 
 
 def _as_json(value: Any) -> str:

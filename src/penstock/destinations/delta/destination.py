@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from pyarrow import fs
 
 from penstock.contract.batch import EventBatch, RowBatch, TableChanges
+from penstock.contract.upkeep import Upkeep
 from penstock.destinations.delta import validate
 from penstock.destinations.delta.apply import Application, LakeTable
 from penstock.destinations.delta.commit import Committer
@@ -25,6 +26,7 @@ from penstock.destinations.delta.folder import TableFolder
 from penstock.destinations.delta.log import TableLog, TableState
 from penstock.destinations.delta.past import Beginning, Emptying, PastApplication
 from penstock.destinations.delta.schema import delta_schema, folder_name
+from penstock.destinations.delta.upkeep import TableUpkeep
 from penstock.errors import DestinationError, ErrorKind
 from penstock.failpoint import hit
 from penstock.lake import validate as shared
@@ -32,6 +34,8 @@ from penstock.lake.layout import Layout
 from penstock.lake.mapping import TableMapping
 from penstock.lake.past import CopyStart
 from penstock.lake.search import Search
+from penstock.lake.turn import Turns
+from penstock.lake.upkeep import UpkeepPolicy
 from penstock.model.lsn import Lsn
 from penstock.model.mode import TableModes
 from penstock.model.table import PipelineId, TableId, TableSchema
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 
 
 _ALL_CURRENT = TableModes()
+_DEFAULT_UPKEEP = UpkeepPolicy()
 
 
 class DeltaDestination:
@@ -48,7 +53,7 @@ class DeltaDestination:
 
     Spark is asked for by copies, and where rows have to be found in very large tables. `cdc_columns` adds
     `_CHANGE_TYPE` (INSERT or UPDATE), `_LSN` and `_TIMESTAMP` of the change that last wrote a row. `modes` says which
-    tables keep more than the present.
+    tables keep more than the present, and `upkeep` when small files are put together and old ones removed.
     """
 
     name: ClassVar[str] = "delta"
@@ -62,6 +67,7 @@ class DeltaDestination:
         tables: TableMapping,
         cdc_columns: bool = True,
         modes: TableModes = _ALL_CURRENT,
+        upkeep: UpkeepPolicy = _DEFAULT_UPKEEP,
         clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
         self._filesystem, self._folder = _filesystem(path)
@@ -70,7 +76,9 @@ class DeltaDestination:
         self._tables = tables
         self._cdc = cdc_columns
         self.modes = modes
+        self._upkeep = upkeep
         self._clock = clock
+        self._turns = Turns()
         self._lock = threading.Lock()
         self._logs: dict[TableId, TableLog] = {}
         self._search = Search(spark)
@@ -108,7 +116,7 @@ class DeltaDestination:
         if folder is None:
             return
         committer = self._committer(table, folder)
-        with translated(f"Emptying the Delta table at {committer.location}"):
+        with translated(f"Emptying the Delta table at {committer.location}"), self._turns.of(table):
             present = committer.open()
             # What another pipeline made, the copy refuses; it is not ours to empty.
             if present is not None and validate.is_owned(present, committer.description):
@@ -140,7 +148,8 @@ class DeltaDestination:
             files = rows.write_files(committer.location, layout.copied_values(rows.watermark, now), is_packed=True)
             if past is not None:
                 lake_table = LakeTable(self._log(table.id, committer), committer, self._search, layout)
-                Beginning(lake_table, CopyStart(table, rows.watermark, now), files).run(past)
+                with self._turns.of(table.id):
+                    Beginning(lake_table, CopyStart(table, rows.watermark, now), files).run(past)
             elif present is None or rows.part == 0:
                 committer.replace(delta_schema(table, layout), files, rows.watermark, rows.part + 1, layout.mode)
             else:
@@ -148,7 +157,8 @@ class DeltaDestination:
 
     def _past_state(self, table: TableSchema, layout: Layout, committer: Committer) -> TableState | None:
         """Return the state of a table that a copy must add to; None if it may begin the table anew."""
-        state = self._log(table.id, committer).refresh()
+        with self._turns.of(table.id):
+            state = self._log(table.id, committer).refresh()
         if state is None or not state.mode.keeps_past or not state.members:
             return None
         if validate.differing_columns(state, table, layout):
@@ -163,7 +173,8 @@ class DeltaDestination:
     def _apply(self, table: TableId, changes: TableChanges, end: Lsn) -> None:
         schema = changes.schema
         committer = self._committer(table, self._place(schema))
-        with translated(f"Applying changes of {schema.name} to the Delta table at {committer.location}"):
+        what = f"Applying changes of {schema.name} to the Delta table at {committer.location}"
+        with translated(what), self._turns.of(table):
             log = self._log(table, committer)
             state = log.refresh()
             since = None if state is None else state.transactions.get(committer.app_id)
@@ -176,6 +187,19 @@ class DeltaDestination:
             validate.check_state(state, schema, layout, committer.location)
             application = PastApplication if layout.mode.keeps_past else Application
             application(LakeTable(log, committer, self._search, layout), changes, Lsn(since), end).run(state)
+
+    @property
+    def upkeep_every_s(self) -> float | None:
+        """How long to wait between two upkeeps of a table."""
+        return self._upkeep.every_s
+
+    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool]) -> Upkeep:
+        """Rewrite small and worn files, and remove what is out of retention."""
+        committer = self._committer(table.id, self._place(table))
+        with translated(f"Upkeep of the Delta table at {committer.location}"):
+            lake_table = LakeTable(self._log(table.id, committer), committer, self._search, self._layout(table))
+            turn = self._turns.of(table.id)
+            return TableUpkeep(lake_table, table, self._upkeep, turn, self._clock, is_stopping).run()
 
     def _layout(self, schema: TableSchema) -> Layout:
         return Layout(self.modes.of(schema.name, schema.id), self._cdc)

@@ -7,6 +7,7 @@ not at all, and never in the place of another. So a commit is one step, and what
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import os
 import re
 import uuid
@@ -48,6 +49,17 @@ class TableFolder:
             return [path.name for path in self._absolute(folder).iterdir()]
         except FileNotFoundError:
             return []
+
+    def ages(self, folder: str, now: dt.datetime) -> dict[str, float]:
+        """Return the names of the files in a folder below, and for how many seconds each has not been written."""
+        found: dict[str, float] = {}
+        with os.scandir(self._absolute(folder)) as entries:
+            for entry in entries:
+                # One that goes meanwhile is not ours to look at.
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_file():
+                        found[entry.name] = now.timestamp() - entry.stat().st_mtime
+        return found
 
     def read(self, name: str, start: int = 0, size: int = -1) -> bytes | None:
         """Return a file's bytes, or some of them; None if there is no such file."""

@@ -36,7 +36,7 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parque
 # Readers start from a checkpoint and go on entry by entry. Ten times Spark's interval, as the Delta library has it:
 # a checkpoint is as long as the table has files.
 _CHECKPOINT_INTERVAL = 100
-_REPLAYED = ("add", "txn", "metaData", "protocol")
+_REPLAYED = ("add", "remove", "txn", "metaData", "protocol")
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,16 @@ def _identity(action: Action) -> tuple[str, str | None]:
     return action["path"], vector.unique_id(action.get("deletionVector"))
 
 
+def stored_names(action: Action) -> list[str]:
+    """Return the files that an action is about, as the log names them: the data's, and its deletion vector's."""
+    found = action.get("deletionVector")
+    return (
+        [action["path"]]
+        if found is None or found["storageType"] == "i"
+        else [action["path"], vector.stored_path(found)]
+    )
+
+
 @dataclass
 class TableState:
     """What the table is at a version."""
@@ -92,14 +102,15 @@ class TableState:
     version: int
     members: dict[tuple[str, str | None], Member] = field(default_factory=dict)
     transactions: dict[str, int] = field(default_factory=dict)
+    removed: dict[str, int] = field(default_factory=dict)
+    """When files were taken out of the table, in milliseconds, by name; their former readers may still need them."""
     metadata: Action = field(default_factory=dict)
     protocol: Action = field(default_factory=dict)
 
     @property
     def checkpoint_interval(self) -> int:
         """After how many entries a checkpoint is due."""
-        configuration = self.metadata.get("configuration", {})
-        return int(configuration.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
+        return int(self.settings.get("delta.checkpointInterval", _CHECKPOINT_INTERVAL))
 
     @property
     def columns(self) -> Sequence[Field]:
@@ -111,6 +122,12 @@ class TableState:
         """What the table was made to keep."""
         return found_mode([column.name for column in self.columns])
 
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The table's properties."""
+        found: Mapping[str, str] = self.metadata.get("configuration", {})
+        return found
+
     def replay(self, actions: Iterable[Action]) -> None:
         """Go on to what one entry makes of it. Its removals come first: their order within an entry means nothing."""
         added: list[Member] = []
@@ -120,6 +137,8 @@ class TableState:
                     added.append(Member(found))
                 case {"remove": found}:
                     self.members.pop(_identity(found), None)
+                    removed_ms = found.get("deletionTimestamp", 0)
+                    self.removed.update((name, removed_ms) for name in stored_names(found))
                 case {"txn": found}:
                     self.transactions[found["appId"]] = found["version"]
                 case {"metaData": found}:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from penstock.contract.batch import CopiedFile
 from penstock.destinations.delta.folder import TableFolder
 from penstock.failpoint import hit
+from penstock.lake.rewrite import Compression
 from penstock.spark.parquet import describe_file
 
 # Of memory, before encoding and compression: enough for a good row group, and little beside the batch itself.
@@ -34,13 +35,15 @@ def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def write_rows(folder: TableFolder, tables: Iterable[pa.Table], target: pa.Schema) -> list[CopiedFile]:
+def write_rows(
+    folder: TableFolder, tables: Iterable[pa.Table], target: pa.Schema, compression: Compression = "snappy"
+) -> list[CopiedFile]:
     """Write rows as one Parquet file in a table's folder, durably; no file if there are none."""
     name = f"part-{uuid.uuid4()}.parquet"
     written: list[pq.FileMetaData] = []
     with (
         folder.new_file(name) as file,
-        pq.ParquetWriter(file, target, metadata_collector=written) as out,
+        pq.ParquetWriter(file, target, compression=compression, metadata_collector=written) as out,
     ):
         for table in _gathered(tables):
             out.write_table(table)

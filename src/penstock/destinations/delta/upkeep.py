@@ -1,0 +1,218 @@
+"""Upkeep of a Delta table: small and worn files rewritten, the folder rid of what is out of retention.
+
+A rewriting is one entry in the table's log, on the state that it finds then: the files that it replaces must still be
+there, and rows of theirs that were deleted meanwhile are deleted in the new file too. If another writer's entry comes
+first it is given up, and nothing is lost but the work. It states the table's position again, as it is.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from threading import RLock
+
+import pyarrow as pa
+from pyarrow import fs
+
+from penstock.contract.batch import CopiedFile
+from penstock.contract.upkeep import Upkeep
+from penstock.destinations.delta import action, validate, vector
+from penstock.destinations.delta.apply import Draft, Edit, LakeTable
+from penstock.destinations.delta.folder import TableFolder
+from penstock.destinations.delta.log import Member, TableState, stored_names
+from penstock.destinations.delta.rows import write_rows
+from penstock.destinations.delta.schema import arrow_schema
+from penstock.failpoint import hit
+from penstock.lake.key import Numbers
+from penstock.lake.locate import LakeFiles
+from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering
+from penstock.lake.upkeep import StoredFile, UpkeepPolicy, plan_rewrites
+from penstock.model.lsn import Lsn
+from penstock.model.table import TableSchema
+
+_LOG = "_delta_log"
+_DATA_SUFFIXES = (".parquet", ".bin")
+
+
+class Upholding(Edit):
+    """A commit that leaves a table's rows and position as they are, on one state of it or not at all."""
+
+    def __init__(self, table: LakeTable, state: TableState) -> None:
+        super().__init__(table, f"Upkeep of the Delta table at {table.log.folder.location}", Lsn(0), Lsn(0))
+        self.since = self.end = self._position(state)
+
+    def is_made(self, state: TableState, draft: Draft) -> bool:
+        """Make the commit; False, and what was written for it removed, if another one was made since."""
+        return self._is_committed(state, draft)
+
+
+@dataclass
+class TableUpkeep:
+    """One upkeep of one table."""
+
+    table: LakeTable
+    schema: TableSchema
+    policy: UpkeepPolicy
+    turn: RLock
+    clock: Callable[[], dt.datetime]
+    is_stopping: Callable[[], bool]
+    done: Upkeep = field(default_factory=Upkeep)
+
+    def run(self) -> Upkeep:
+        """Do what is due."""
+        try:
+            for group in self._planned():
+                self._rewrite(group)
+            self._clean()
+        except StoppedError:
+            pass
+        return self.done
+
+    def _planned(self) -> list[list[Member]]:
+        with self.turn:
+            state = self._state()
+            if state is None:
+                return []
+            self._set_retention(state)
+            members = {member.add["path"]: member for member in state.members.values()}
+        self._count(files=len(members))
+        described = (_described(member) for member in members.values())
+        groups = plan_rewrites((each for each in described if each is not None), self.policy.target_file_bytes)
+        return [[members[file.name] for file in group] for group in groups]
+
+    def _state(self) -> TableState | None:
+        """Return the table's present state, if it is one that we may write to."""
+        state = self.table.log.refresh()
+        if state is None or not state.transactions.get(self.table.committer.app_id):
+            return None
+        validate.check_state(state, self.schema, self.table.layout, self._folder.location)
+        return state
+
+    def _set_retention(self, state: TableState) -> None:
+        """Let the table itself say for how long it keeps what it was: others clean up by that, and checkpoints too."""
+        kept = f"interval {int(self.policy.keep_s)} seconds"
+        wanted = dict.fromkeys(("delta.deletedFileRetentionDuration", "delta.logRetentionDuration"), kept)
+        if any(state.settings.get(name) != value for name, value in wanted.items()):
+            metadata = {**state.metadata, "configuration": {**state.settings, **wanted}}
+            Upholding(self.table, state).is_made(state, Draft("SET TBLPROPERTIES", [{"metaData": metadata}]))
+
+    def _rewrite(self, members: Sequence[Member]) -> None:
+        if self.is_stopping():
+            raise StoppedError
+        rewriting = Rewriting(self._sources(members), self._read, self._order, self.is_stopping)
+        files = write_rows(self._folder, rewriting.tables(), self._target, COMPRESSION)
+        hit("delta.upkeep_written")
+        with self.turn:
+            is_made = self._is_committed(rewriting, files)
+        if is_made:
+            rewritten_bytes = sum(member.add["size"] for member in members)
+            self._count(files=len(files) - len(members), rewritten_files=len(members), rewritten_bytes=rewritten_bytes)
+            self._count(written_files=len(files), written_bytes=sum(file.size_bytes for file in files))
+
+    def _sources(self, members: Sequence[Member]) -> list[SourceFile]:
+        return [
+            SourceFile(member.add["path"], member.rows or 0, self.table.log.deleted_rows(member)) for member in members
+        ]
+
+    def _read(self, path: str, places: Numbers) -> Iterator[pa.Table]:
+        return self._files.values(self._folder.path(path), self._target, places)
+
+    def _is_committed(self, rewriting: Rewriting, files: Sequence[CopiedFile]) -> bool:
+        state = self._state()
+        draft = None if state is None else self._draft(state, rewriting, files)
+        if state is not None and draft is not None:
+            return Upholding(self.table, state).is_made(state, draft)
+        for file in files:
+            self._folder.remove(file.path)
+        return False
+
+    def _draft(self, state: TableState, rewriting: Rewriting, files: Sequence[CopiedFile]) -> Draft | None:
+        """Return what puts the new file into the place of its sources; None if they are not there to be replaced."""
+        wanted = {source.path for source in rewriting.sources}
+        members = {member.add["path"]: member for member in state.members.values() if member.add["path"] in wanted}
+        lost = rewriting.lost({path: self.table.log.deleted_rows(member) for path, member in members.items()})
+        if lost is None:
+            return None
+        draft = Draft("OPTIMIZE", [action.remove(member, is_change=False) for member in members.values()])
+        for file in files:
+            self._add(draft, file, lost)
+        return draft
+
+    def _add(self, draft: Draft, file: CopiedFile, lost: Numbers) -> None:
+        draft.files.append(file.path)
+        added = action.add_file(self._folder, file, is_change=False)
+        if len(lost):
+            writer = vector.VectorWriter(uuid.uuid4())
+            member, rows = Member(added["add"]), writer.add(vector.bitmap(lost))
+            added = action.with_vector(member, rows, file.rows, is_change=False)
+            if writer.file is not None:
+                name, content = writer.file
+                with self._folder.new_file(name) as stream:
+                    stream.write(content)
+                draft.files.append(name)
+        draft.actions.append(added)
+
+    def _clean(self) -> None:
+        """Remove files that no version within the retention needs, and what nobody ever committed."""
+        with self.turn:
+            state = self._state()
+            if state is None:
+                return
+            used = {self._path(name) for member in state.members.values() for name in stored_names(member.add)}
+            removed = self._removals(state)
+        now = self.clock()
+        due = [name for name, age_s in self._folder.ages("", now).items() if self._is_due(name, age_s, used, removed)]
+        ages = self._folder.ages(_LOG, now)
+        due += [f"{_LOG}/{name}" for name, age_s in ages.items() if name.endswith(".tmp") and self._is_orphan(age_s)]
+        for name in due:
+            self._folder.remove(name)
+        self._count(removed_files=len(due))
+
+    def _removals(self, state: TableState) -> dict[str, int]:
+        """Return when files were taken out of the table that are still in its folder; the others are forgotten."""
+        names = {f"{self._folder.location}/{name}" for name in self._folder.names("")}
+        state.removed = {name: at_ms for name, at_ms in state.removed.items() if self._path(name) in names}
+        return {self._path(name): at_ms for name, at_ms in state.removed.items()}
+
+    def _is_due(self, name: str, age_s: float, used: set[str], removed: Mapping[str, int]) -> bool:
+        path = f"{self._folder.location}/{name}"
+        if path in used or name.startswith(("_", ".")) or not name.endswith(_DATA_SUFFIXES):
+            return False
+        if path in removed:
+            return self.clock().timestamp() - removed[path] / 1000 >= self.policy.keep_s
+        return self._is_orphan(age_s)
+
+    def _is_orphan(self, age_s: float) -> bool:
+        return age_s >= max(self.policy.orphan_s, self.policy.keep_s)
+
+    def _path(self, name: str) -> str:
+        return self._folder.path(name)
+
+    def _count(self, **more: int) -> None:
+        self.done = replace(self.done, **{name: getattr(self.done, name) + count for name, count in more.items()})
+
+    @property
+    def _folder(self) -> TableFolder:
+        return self.table.log.folder
+
+    @cached_property
+    def _target(self) -> pa.Schema:
+        return arrow_schema(self.schema, self.table.layout)
+
+    @cached_property
+    def _order(self) -> list[str]:
+        return clustering(self.schema, self.table.layout)
+
+    @cached_property
+    def _files(self) -> LakeFiles:
+        return LakeFiles(fs.LocalFileSystem(), pa.schema([]))
+
+
+def _described(member: Member) -> StoredFile | None:
+    """Return what is known of a file; None without its number of rows, which other writers may leave out."""
+    rows = member.rows
+    gone = member.vector["cardinality"] if member.vector else 0
+    return None if rows is None else StoredFile(member.add["path"], member.add["size"], rows, gone)

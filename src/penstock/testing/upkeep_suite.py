@@ -1,0 +1,202 @@
+"""Upkeep of a lake's tables, as tests that any `Maintained` destination must pass: rows and position stay as they are.
+
+Whatever happens to a table, with or without upkeep in between, its rows are the same: so every test compares it with
+another one that went through the same batches and never had any.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import pytest
+
+from penstock import failpoint
+from penstock.contract import Destination, Maintained, Positioned, Upkeep
+from penstock.failpoint import FailpointError
+from penstock.model.cell import UNCHANGED
+from penstock.model.lsn import Lsn
+from penstock.model.mode import TableMode
+from penstock.model.table import TableSchema
+from penstock.testing.batch import ArrowEvents, ArrowRows, Spark, no_spark, transaction
+from penstock.testing.destination_suite import COPIED, ITEMS, START, Make, delete, insert, truncate, update
+
+in_every_mode = pytest.mark.parametrize("mode", list(TableMode))
+"""Run a test for all modes."""
+
+BATCHES: list[list[Make]] = [
+    [
+        insert(ITEMS, 10 + number, f"n{number}", f"body {number}"),
+        update(ITEMS, 1, f"v{number}", UNCHANGED),
+        *([delete(ITEMS, 9 + number)] if number in {3, 7, 11} else []),
+    ]
+    for number in range(12)
+]
+"""Each leaves a small file behind, and rows that are gone in others."""
+LATER: list[list[Make]] = [
+    [update(ITEMS, 10, "late", UNCHANGED), delete(ITEMS, 11), insert(ITEMS, 11, "again", None)],
+    [update(ITEMS, 77, "moved", UNCHANGED, old=[13]), update(ITEMS, 1, "last", UNCHANGED), insert(ITEMS, 78, "x", "y")],
+]
+"""Changes of rows that were just rewritten."""
+
+
+@dataclass
+class KeptLake:
+    """A lake under test, with one table."""
+
+    destination: Destination
+    rows: Callable[[TableSchema], Iterable[Mapping[str, Any]]]
+    """Return the table's rows, all columns, by their names, as another program reads them."""
+    files: Callable[[TableSchema], int]
+    """Return how many data files the table has."""
+    compact: Callable[[TableSchema], object]
+    """Compact the table with somebody else's means."""
+    reopen: Callable[[], Destination]
+    """Open the lake once more, as after a restart."""
+    spark: Spark = no_spark
+    at: int = field(default=int(START), init=False)
+
+    def fill(self) -> None:
+        """Copy rows, and apply batches that leave small files behind."""
+        self.destination.truncate_table(ITEMS.id)
+        self.destination.write_table_rows(ITEMS, ArrowRows(ITEMS, COPIED, START, self.spark))
+        for batch in BATCHES:
+            self.apply(batch)
+
+    def apply(self, *transactions: Sequence[Make]) -> None:
+        """Apply a batch."""
+        events = []
+        for changes in transactions:
+            # Behind the copy's clock: else versions would be ordered by it.
+            moment = dt.datetime(2030, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=self.at)
+            events += transaction(self.at, *changes, commit_time=moment)
+            self.at += 10
+        self.destination.write_events(ArrowEvents([ITEMS], events, Lsn(self.at), self.spark))
+
+    def upkeep(self, meanwhile: Callable[[], object] = lambda: None) -> Upkeep:
+        """Give the table its upkeep; while rows are read, something else happens, once."""
+        waiting = [meanwhile]
+
+        def happen() -> bool:
+            while waiting:
+                waiting.pop()()
+            return False
+
+        assert isinstance(self.destination, Maintained)
+        return self.destination.upkeep(ITEMS, happen)
+
+    def content(self) -> list[str]:
+        """Return the table's rows in a form to compare."""
+        return sorted(repr({name: _plain(value) for name, value in row.items()}) for row in self.rows(ITEMS))
+
+    def position(self) -> tuple[Lsn | None, int]:
+        """Return how far the table is, as it says itself."""
+        assert isinstance(self.destination, Positioned)
+        return self.destination.watermark(ITEMS.id), self.destination.copied_parts(ITEMS.id)
+
+
+def _plain(value: Any) -> Any:
+    return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo else value
+
+
+MakeLake: TypeAlias = Callable[[TableMode], KeptLake]
+
+
+class UpkeepSuite:
+    """The behaviour; each test makes lakes with the fixture `make`, whose clocks all say the same."""
+
+    @pytest.fixture(autouse=True)
+    def disarmed(self) -> Iterator[None]:
+        """Leave no failpoint armed."""
+        yield
+        failpoint.arm("")
+
+    @in_every_mode
+    def test_small_files_are_put_together_and_nothing_else_changes(self, make: MakeLake, mode: TableMode) -> None:
+        """Also for those who write or read after it, and after a restart."""
+        lake, twin = make(mode), make(mode)
+        for each in (lake, twin):
+            each.fill()
+        before, position = lake.files(ITEMS), lake.position()
+        done = lake.upkeep()
+        assert (done.rewritten_files, done.written_files, done.files) == (before, 1, 1)
+        assert lake.files(ITEMS) == 1
+        assert (lake.content(), lake.position()) == (twin.content(), position)
+        assert lake.upkeep().is_idle
+        lake.destination = lake.reopen()
+        for each in (lake, twin):
+            each.apply(*LATER)
+        assert lake.content() == twin.content()
+        assert lake.position() == twin.position()
+
+    @in_every_mode
+    def test_changes_that_are_applied_meanwhile_are_kept(self, make: MakeLake, mode: TableMode) -> None:
+        """Rows that go while they are being rewritten are gone from the new file too."""
+        lake, twin = make(mode), make(mode)
+        for each in (lake, twin):
+            each.fill()
+        assert lake.upkeep(lambda: lake.apply(*LATER)).written_files == 1
+        twin.apply(*LATER)
+        assert (lake.content(), lake.position()) == (twin.content(), twin.position())
+        for each in (lake, twin):
+            each.apply([delete(ITEMS, 77), update(ITEMS, 10, "at last", UNCHANGED)])
+        assert lake.content() == twin.content()
+
+    @in_every_mode
+    def test_upkeep_gives_way_to_another_compaction(self, make: MakeLake, mode: TableMode) -> None:
+        """Whoever commits first wins, and no row is there twice."""
+        lake, twin = make(mode), make(mode)
+        for each in (lake, twin):
+            each.fill()
+        assert lake.upkeep(lambda: lake.compact(ITEMS)).rewritten_files == 0
+        assert (lake.content(), lake.position()) == (twin.content(), twin.position())
+        for each in (lake, twin):
+            each.apply(*LATER)
+        assert lake.content() == twin.content()
+
+    def test_upkeep_gives_way_to_a_truncate(self, make: MakeLake) -> None:
+        """What was truncated does not come back."""
+        lake = make(TableMode.CURRENT)
+        lake.fill()
+        done = lake.upkeep(lambda: lake.apply([truncate(ITEMS), insert(ITEMS, 5, "only", None)]))
+        assert done.rewritten_files == 0
+        assert [row["id"] for row in lake.rows(ITEMS)] == [5]
+        lake.apply([delete(ITEMS, 5)])
+        assert not list(lake.rows(ITEMS))
+
+    def test_upkeep_that_is_cut_off_at_any_step_costs_nothing(self, make: MakeLake, moments: Sequence[str]) -> None:
+        """The next one does what is left."""
+        twin = make(TableMode.CURRENT)
+        twin.fill()
+        for moment in moments:
+            lake = make(TableMode.CURRENT)
+            lake.fill()
+            failpoint.arm(f"{moment}=raise*1")
+            with pytest.raises(FailpointError):
+                lake.upkeep()
+            lake.destination = lake.reopen()
+            assert (lake.content(), lake.position()) == (twin.content(), twin.position())
+            lake.upkeep()
+            assert lake.files(ITEMS) == 1
+            assert (lake.content(), lake.position()) == (twin.content(), twin.position())
+
+    def test_upkeep_ends_soon_when_all_does(self, make: MakeLake) -> None:
+        """Nothing is rewritten once everything stops."""
+        lake = make(TableMode.CURRENT)
+        lake.fill()
+        before = lake.files(ITEMS), lake.content()
+        assert isinstance(lake.destination, Maintained)
+        assert lake.destination.upkeep(ITEMS, lambda: True).is_idle
+        assert (lake.files(ITEMS), lake.content()) == before
+
+    def test_a_table_that_is_not_there_or_empty_needs_none(self, make: MakeLake) -> None:
+        """It is no error either."""
+        lake = make(TableMode.CURRENT)
+        assert lake.upkeep().is_idle
+        lake.destination.write_table_rows(ITEMS, ArrowRows(ITEMS, [], START, lake.spark))
+        assert lake.upkeep().is_idle
+        assert lake.content() == []
+        lake.apply([insert(ITEMS, 1, "first", None)])
+        assert len(lake.content()) == 1

@@ -1,0 +1,227 @@
+"""Upkeep of Delta tables, read back by a library that shares no code with us."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from penstock.destinations.delta import DeltaDestination
+from penstock.destinations.delta.folder import TableFolder
+from penstock.destinations.delta.log import TableLog
+from penstock.lake.upkeep import UpkeepPolicy
+from penstock.model.cell import UNCHANGED
+from penstock.model.lsn import Lsn
+from penstock.model.mode import TableMode, TableModes
+from penstock.model.table import PipelineId, TableSchema
+from penstock.store.memory import MemoryStore
+from penstock.testing.batch import ArrowRows, no_spark
+from penstock.testing.destination_suite import ITEMS, START, delete, insert, update
+from penstock.testing.upkeep_suite import BATCHES, LATER, KeptLake, MakeLake, UpkeepSuite
+
+POLICY = UpkeepPolicy(keep_s=3600)
+BEGAN = dt.datetime.now(dt.UTC)
+
+
+class Lake:
+    """A lake without Spark, and with a clock of its own."""
+
+    def __init__(self, path: Path, mode: TableMode) -> None:
+        self.path, self.mode, self.store = path, mode, MemoryStore()
+        self.later = dt.timedelta()
+
+    def now(self) -> dt.datetime:
+        return BEGAN + self.later
+
+    def open(self) -> DeltaDestination:
+        return DeltaDestination(
+            str(self.path),
+            pipeline=PipelineId("p"),
+            spark=no_spark,
+            tables=self.store,
+            modes=TableModes(self.mode),
+            upkeep=POLICY,
+            clock=self.now,
+        )
+
+    @property
+    def location(self) -> Path:
+        return self.path / "public" / "items"
+
+    def table(self, version: int | None = None) -> DeltaTable:
+        return DeltaTable(self.location, version=version)
+
+    def rows(self, _schema: TableSchema = ITEMS, version: int | None = None) -> list[dict[str, Any]]:
+        found = QueryBuilder().register("t", self.table(version)).execute("select * from t").read_all()
+        return pa.table(found).to_pylist()
+
+    def stored(self, pattern: str = "*.parquet") -> set[str]:
+        return {path.name for path in self.location.glob(pattern)}
+
+    def kept(self) -> KeptLake:
+        return KeptLake(
+            self.open(),
+            self.rows,
+            lambda _schema: len(self.table().file_uris()),
+            lambda _schema: self.table().optimize.compact(),
+            self.open,
+        )
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake", TableMode.CURRENT)
+
+
+class TestDelta(UpkeepSuite):
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> MakeLake:
+        numbers = iter(range(100))
+        return lambda mode: Lake(tmp_path / str(next(numbers)), mode).kept()
+
+    @pytest.fixture
+    def moments(self) -> Sequence[str]:
+        return "delta.upkeep_written", "delta.commit", "delta.committed"
+
+
+def test_rows_of_a_rewritten_file_are_in_the_order_of_their_keys(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    kept.upkeep()
+    [file] = lake.table().file_uris()
+    ids: list[Any] = pq.read_table(file).column("id").to_pylist()
+    assert ids == sorted(ids)
+    assert len(ids) >= len(BATCHES)
+
+
+def test_a_worn_file_is_rewritten_without_the_rows_that_are_gone(lake: Lake) -> None:
+    kept = lake.kept()
+    rows = [(number, "n", f"b{number}") for number in range(5000)]
+    kept.destination.write_table_rows(ITEMS, ArrowRows(ITEMS, rows, START))
+    kept.apply([delete(ITEMS, number) for number in range(0, 5000, 10)])
+    assert kept.upkeep().rewritten_files == 0
+    kept.apply([delete(ITEMS, number) for number in range(1, 5000, 10)])
+    # While it is rewritten it loses more rows than a vector in the log itself can tell of.
+    done = kept.upkeep(lambda: kept.apply([delete(ITEMS, number) for number in range(2, 5000, 5)]))
+    assert (done.rewritten_files, done.written_files) == (1, 1)
+    expected = {number for number in range(5000) if number % 10 > 1 and number % 5 != 2}
+    assert {row["id"] for row in lake.rows()} == expected
+    kept.apply([delete(ITEMS, 4), update(ITEMS, 3, "found", UNCHANGED)])
+    assert {row["id"]: row["name"] for row in lake.rows()}[3] == "found"
+    assert len(lake.rows()) == len(expected) - 1
+
+
+def test_a_table_taken_back_to_an_older_version_meanwhile_keeps_its_rows(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    version = lake.table().version()
+    before = kept.content()
+    kept.apply([delete(ITEMS, 10), delete(ITEMS, 1)])
+    # Files that are rewritten have rows again that they had lost when that began.
+    assert kept.upkeep(lambda: lake.table().restore(version)).rewritten_files == 0
+    assert kept.content() == before
+
+
+def test_replaced_files_stay_for_their_readers_and_go_when_those_are_out_of_time(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    version, content, replaced = lake.table().version(), kept.content(), lake.stored()
+    kept.upkeep()
+    assert replaced < lake.stored()
+    lake.later = dt.timedelta(seconds=POLICY.keep_s - 60)
+    assert kept.upkeep().removed_files == 0
+    assert sorted(map(repr, lake.rows(version=version))) == sorted(map(repr, lake.rows()))
+    lake.later = dt.timedelta(seconds=3 * POLICY.keep_s)
+    done = kept.upkeep()
+    assert done.removed_files >= len(replaced)
+    assert len(lake.stored()) == 1
+    assert kept.content() == content
+
+
+def test_a_restart_knows_from_a_checkpoint_when_files_were_replaced(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    kept.upkeep()
+    lake.table().create_checkpoint()
+    for entry in (lake.location / "_delta_log").glob("*.json"):
+        entry.unlink()
+    kept.destination = lake.open()
+    # Their own age is no reason to remove them: it is when they were replaced that counts.
+    for file in lake.location.glob("*.parquet"):
+        os.utime(file, (0, 0))
+    assert kept.upkeep().removed_files == 0
+    lake.later = dt.timedelta(seconds=3 * POLICY.keep_s)
+    assert kept.upkeep().removed_files
+    assert len(lake.stored()) == 1
+    kept.apply(*LATER)
+
+
+def test_deletion_vectors_in_use_are_kept_and_others_go(lake: Lake) -> None:
+    kept = lake.kept()
+    rows = [(number, "n", None) for number in range(40_000)]
+    kept.destination.write_table_rows(ITEMS, ArrowRows(ITEMS, rows, START))
+    for batch in range(3):
+        kept.apply([delete(ITEMS, number) for number in range(batch, 20_000, 17)])
+    assert len(lake.stored("*.bin")) == 3
+    lake.later = dt.timedelta(seconds=3 * POLICY.keep_s)
+    assert kept.upkeep().removed_files == 2
+    assert len(lake.stored("*.bin")) == 1
+    assert len(lake.rows()) == 40_000 - sum(len(range(batch, 20_000, 17)) for batch in range(3))
+
+
+def test_what_a_killed_writer_left_goes_after_a_day(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    left = [lake.location / name for name in ("part-x.parquet", "deletion_vector_x.bin", "_delta_log/.0.json.x.tmp")]
+    others = [lake.location / "notes.txt", lake.location / "_delta_log" / "0.crc"]
+    for path in [*left, *others]:
+        path.write_bytes(b"")
+    lake.later = dt.timedelta(hours=23)
+    kept.upkeep()
+    assert all(path.exists() for path in [*left, *others])
+    lake.later = dt.timedelta(hours=30)
+    kept.upkeep()
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in others)
+
+
+def test_the_log_loses_its_old_entries_and_keeps_the_position(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    kept.upkeep()
+    settings = lake.table().metadata().configuration
+    assert settings["delta.logRetentionDuration"] == "interval 3600 seconds"
+    assert settings["delta.deletedFileRetentionDuration"] == "interval 3600 seconds"
+    log = lake.location / "_delta_log"
+    lake.table().create_checkpoint()
+    for entry in log.iterdir():
+        os.utime(entry, (0, 0))
+    for number in range(100, 200):
+        kept.apply([insert(ITEMS, number, "n", None)])
+    # Entries within the retention, and what is needed to read them.
+    assert len(list(log.glob("*.json"))) <= 101
+    kept.destination = lake.open()
+    assert kept.position() == (Lsn(kept.at), 1)
+    content = kept.content()
+    assert kept.upkeep().rewritten_files
+    assert kept.content() == content
+
+
+def test_files_of_unknown_length_are_left_alone(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    log = TableLog(TableFolder(str(lake.location)))
+    state = log.refresh()
+    assert state is not None
+    bare = [{name: value for name, value in each.add.items() if name != "stats"} for each in state.members.values()]
+    assert log.commit(state, [{"commitInfo": {}}, *({"add": each} for each in bare)])
+    content = kept.content()
+    assert kept.upkeep().rewritten_files == 0
+    assert kept.content() == content

@@ -1,0 +1,169 @@
+"""Which files are rewritten together, and that rewriting keeps every row and every deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from penstock.lake import rewrite
+from penstock.lake.key import Numbers
+from penstock.lake.layout import Layout
+from penstock.lake.rewrite import Rewriting, SourceFile, StoppedError, clustering
+from penstock.lake.upkeep import StoredFile, growing_run, plan_rewrites
+from penstock.model.mode import TableMode
+from penstock.testing.destination_suite import ITEMS
+
+TARGET = 64 << 20
+MEGABYTE = 1 << 20
+
+
+def files(*sizes: int, gone: int = 0) -> list[StoredFile]:
+    return [StoredFile(f"f{number}", size, 100, gone) for number, size in enumerate(sizes)]
+
+
+def names(groups: list[list[StoredFile]]) -> list[list[str]]:
+    return [[file.name for file in group] for group in groups]
+
+
+def test_a_few_small_files_wait_for_company() -> None:
+    assert plan_rewrites(files(*[1000] * 7), TARGET) == []
+    assert len(plan_rewrites(files(*[1000] * 8), TARGET)) == 1
+
+
+def test_a_large_file_is_not_rewritten_for_the_sake_of_small_ones() -> None:
+    assert names(plan_rewrites(files(*[1000] * 8, 20 * MEGABYTE), TARGET)) == [[f"f{number}" for number in range(8)]]
+
+
+def test_a_file_joins_once_those_before_it_are_half_as_large() -> None:
+    assert len(growing_run(files(*[MEGABYTE] * 8, 15 * MEGABYTE))) == 9
+    assert len(growing_run(files(*[MEGABYTE] * 8, 17 * MEGABYTE))) == 8
+
+
+def test_one_odd_small_file_does_not_keep_the_others_apart() -> None:
+    assert len(growing_run(files(100_000, *[MEGABYTE] * 20))) == 21
+
+
+def test_files_that_are_large_enough_are_left_alone() -> None:
+    assert plan_rewrites(files(*[TARGET // 2] * 50), TARGET) == []
+
+
+def test_what_is_rewritten_together_makes_a_file_of_the_wanted_size() -> None:
+    groups = plan_rewrites(files(*[TARGET // 4] * 40), TARGET)
+    assert [sum(file.live_bytes for file in group) for group in groups] == [TARGET] * 10
+
+
+@pytest.mark.parametrize(("gone", "is_worn"), [(19, False), (20, True), (100, True)])
+def test_worn_files_are_rewritten_whatever_their_size(gone: int, is_worn: bool) -> None:
+    assert bool(plan_rewrites(files(4 * TARGET, gone=gone), TARGET)) is is_worn
+
+
+def test_worn_small_files_are_rewritten_together() -> None:
+    assert names(plan_rewrites(files(1000, 2000, 3000, gone=50), TARGET)) == [["f0", "f1", "f2"]]
+
+
+@given(st.lists(st.tuples(st.integers(1, 2 * TARGET), st.integers(0, 100)), max_size=60))
+def test_no_file_is_rewritten_twice_and_rewriting_comes_to_an_end(found: list[tuple[int, int]]) -> None:
+    stored = [StoredFile(f"f{number}", size, 100, gone) for number, (size, gone) in enumerate(found)]
+    for round_ in range(20):
+        groups = plan_rewrites(stored, TARGET)
+        chosen = [file.name for group in groups for file in group]
+        assert len(set(chosen)) == len(chosen)
+        if not groups:
+            break
+        made = [
+            StoredFile(f"{round_}.{number}", sum(file.live_bytes for file in group), 100, 0)
+            for number, group in enumerate(groups)
+        ]
+        stored = [file for file in stored if file.name not in chosen] + made
+    assert not plan_rewrites(stored, TARGET)
+
+
+def test_a_stream_leaves_few_files_and_writes_each_row_a_few_times() -> None:
+    stored: list[StoredFile] = []
+    written = 0
+    for minute in range(24 * 60):
+        stored += [StoredFile(f"{minute}.{second}", 20_000, 100, 0) for second in range(60)]
+        for group in plan_rewrites(stored, TARGET):
+            size = sum(file.size_bytes for file in group)
+            written += size
+            stored = [file for file in stored if file not in group]
+            stored.append(StoredFile(f"{minute}+{group[0].name}", size, 100, 0))
+    total = sum(file.size_bytes for file in stored)
+    assert len(stored) < 2 * total // TARGET + 20
+    assert written < 12 * total
+    sizes = sorted(file.size_bytes for file in stored if file.size_bytes < TARGET // 2)
+    assert all(after > before for before, after in pairwise(sizes))
+
+
+places = st.sets(st.integers(0, 19))
+
+
+@given(st.lists(st.tuples(places, places, st.booleans()), min_size=1, max_size=5))
+def test_rows_deleted_while_they_are_rewritten_are_deleted_in_the_new_file(
+    found: list[tuple[set[int], set[int], bool]],
+) -> None:
+    """Each source had rows gone before, loses others meanwhile, or goes as a whole."""
+    sources = [SourceFile(str(number), 20, BitMap64(before)) for number, (before, _, _) in enumerate(found)]
+    now = {str(number): BitMap64(before | more) for number, (before, more, goes) in enumerate(found) if not goes}
+
+    def read(path: str, wanted: Numbers) -> Iterator[pa.Table]:
+        for part in np.array_split(wanted, 3):
+            yield pa.table({"key": (part * 7) % 20, "file": pa.array([path] * len(part), pa.string()), "place": part})
+
+    rewriting = Rewriting(sources, read, ["key"], lambda: False)
+    written = [row for table in rewriting.tables() for row in table.to_pylist()]
+    before = {(source.path, place) for source in sources for place in source.places.tolist()}
+    assert {(row["file"], row["place"]) for row in written} == before
+    assert [row["key"] for row in written] == sorted(row["key"] for row in written)
+    after = {(path, place) for path, gone in now.items() for place in range(20) if place not in gone}
+    lost = rewriting.lost(now)
+    if lost is None:
+        assert 2 * len(after) < len(written)
+    else:
+        kept = [row for number, row in enumerate(written) if number not in set(lost.tolist())]
+        assert {(row["file"], row["place"]) for row in kept} == after
+
+
+def test_rows_that_come_back_meanwhile_make_a_rewriting_worthless() -> None:
+    rewriting = Rewriting([SourceFile("a", 4, BitMap64([1]))], _numbers, [], lambda: False)
+    list(rewriting.tables())
+    assert rewriting.lost({"a": BitMap64([2])}) is None
+    lost = rewriting.lost({"a": BitMap64([1, 2])})
+    assert lost is not None
+    assert lost.tolist() == [1]
+
+
+def test_what_is_sorted_at_once_is_bounded_and_so_are_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewrite, "_SORTED_BYTES", 8 * 100)
+    monkeypatch.setattr(rewrite, "_GROUP_BYTES", 8 * 30)
+    rewriting = Rewriting([SourceFile("a", 250, BitMap64())], _numbers, ["n"], lambda: False)
+    assert [table.num_rows for table in rewriting.tables()] == [30, 30, 30, 10, 30, 30, 30, 10, 30, 20]
+
+
+def test_rewriting_ends_when_all_does() -> None:
+    with pytest.raises(StoppedError):
+        list(Rewriting([SourceFile("a", 4, BitMap64())], _numbers, [], lambda: True).tables())
+
+
+def _numbers(_path: str, wanted: Numbers) -> Iterator[pa.Table]:
+    for start in range(0, len(wanted), 10):
+        yield pa.table({"n": wanted[start : start + 10]})
+
+
+@pytest.mark.parametrize(
+    ("mode", "columns"),
+    [
+        (TableMode.CURRENT, ["id"]),
+        (TableMode.HISTORY, ["id", "_LSN", "_ORDINAL"]),
+        (TableMode.SCD2, ["_is_current", "id", "_LSN", "_ORDINAL"]),
+    ],
+)
+def test_rows_are_ordered_by_what_they_are_looked_for_by(mode: TableMode, columns: list[str]) -> None:
+    assert clustering(ITEMS, Layout(mode)) == columns
