@@ -18,7 +18,7 @@ from penstock.contract import columns as log
 from penstock.contract.batch import CopiedFile, TableChanges
 from penstock.destinations.iceberg.catalog import local_path
 from penstock.destinations.iceberg.client import Mark, MarkKeys, Version, is_outrun
-from penstock.destinations.iceberg.index import FileIndex, KnownFiles
+from penstock.destinations.iceberg.index import FileIndex, KnownFiles, index_columns
 from penstock.destinations.iceberg.rows import DataFolder
 from penstock.destinations.iceberg.schema import arrow_schema, with_ids
 from penstock.errors import DestinationError
@@ -30,7 +30,7 @@ from penstock.lake.layout import Layout
 from penstock.lake.locate import Found
 from penstock.lake.rows import lake_rows
 from penstock.lake.search import Search
-from penstock.lake.sought import Sought, key_columns
+from penstock.lake.sought import Sought
 from penstock.lake.validate import refuse_keyless, refuse_missing_row
 from penstock.model.lsn import Lsn, Position
 from penstock.wire.arrow import compute
@@ -92,7 +92,7 @@ class Application:
 
     def _rewrite(self, folded: Folded) -> None:
         """Delete the rows that the folded changes replace, and add the new ones."""
-        key = key_columns(self.schema)
+        key = index_columns(self.schema, self.table.layout)
         index = self.table.known.at(self.version, key)
         found = index.find(self.table.search, Sought(key, folded.keys))
         rows = self.folder.write_rows(self._completed(index, Completion(folded), found), self._columns)
@@ -127,7 +127,8 @@ class Application:
             if is_outrun(error):
                 self.folder.remove([*rows, *([deletes] if deletes else [])])
             raise
-        self.table.known.follow(self.version, snapshot_id, [*self.copied, *rows], gone or {}, is_emptied=is_emptied)
+        added = [*self.copied, *rows]
+        self.table.known.follow(self.version, snapshot_id, added, gone or {}, deletes=deletes, is_emptied=is_emptied)
 
     def _missing_row(self) -> DestinationError:
         return refuse_missing_row(self.schema, f"the Iceberg table {self.table.known.place}")

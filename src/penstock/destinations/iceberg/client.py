@@ -62,6 +62,26 @@ class MarkKeys:
         return f"penstock.{self.pipeline}.{int(self.table)}.{item}"
 
 
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A file that a version of a table has."""
+
+    path: str
+    size_bytes: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Files that take the place of others, with the same rows."""
+
+    replaced: Sequence[KnownFile]
+    rows: Sequence[CopiedFile]
+    merged: Sequence[KnownFile]
+    """Files of deletes that go."""
+    deletes: Sequence[CopiedFile]
+
+
 class Library:
     """The classes of Iceberg that we call, looked up once, and one catalog; used by all threads of a destination."""
 
@@ -76,6 +96,7 @@ class Library:
         self.schema_parser = iceberg.SchemaParser
         self.files_table = iceberg.MetadataTableType.FILES
         self.table_util = iceberg.spark.SparkTableUtil
+        self.spark_actions = iceberg.spark.actions.SparkActions
         self.mapping_util = iceberg.mapping.MappingUtil
         self.mapping_parser = iceberg.mapping.NameMappingParser
         self.metrics_config = iceberg.MetricsConfig
@@ -238,8 +259,8 @@ class Version:
         library = self._library
         session = library.spark._jsparkSession  # noqa: SLF001
         loaded = library.table_util.loadMetadataTable(session, self.table, library.files_table)
-        wanted = ["content", "file_path", "file_format", "record_count", "lower_bounds", "upper_bounds"]
-        found = DataFrame(loaded, library.spark).select(*wanted).toArrow()
+        wanted = ["content", "file_path", "file_format", "record_count", "file_size_in_bytes"]
+        found = DataFrame(loaded, library.spark).select(*wanted, "lower_bounds", "upper_bounds").toArrow()
         # Listed is what the table has, which could be more than this version of it.
         if int(self.table.currentSnapshot().snapshotId()) != self.snapshot_id:
             raise DestinationError("The table has another version by now.", kind=ErrorKind.DESTINATION_CONFLICT)
@@ -258,7 +279,42 @@ class Version:
 
         Fails, with nothing changed, if somebody else committed since this version was read.
         """
-        operation = self._operation(rows, deletes, empties=empties)
+        return self._sealed(self._operation(rows, deletes, empties=empties), keys, mark)
+
+    def rewrite(self, keys: MarkKeys, mark: Mark, rewrite: Rewrite) -> int:
+        """Make the next version, with the same rows in other files, and return its snapshot's id.
+
+        Fails, with nothing changed, if somebody else committed since this version was read.
+        """
+        # From this very version on: deletes before it are what the new files were made from.
+        operation = self._transaction.newRewrite().validateFromSnapshot(self.snapshot_id)
+        for file in (*map(self._known_data_file, rewrite.replaced), *map(self._known_delete_file, rewrite.merged)):
+            operation.deleteFile(file)
+        for file in (*self._data_files(rewrite.rows), *map(self._delete_file, rewrite.deletes)):
+            operation.addFile(file)
+        return self._sealed(self._library.unthreaded(operation), keys, mark)
+
+    @property
+    def snapshots(self) -> int:
+        """How many versions the table can be read at."""
+        return int(self._base.snapshots().size())
+
+    def expire(self, older_than_ms: int) -> int:
+        """Forget old versions and remove files that only they had; return how many they were.
+
+        The present one is kept, and what branches and tags name.
+        """
+        self.table.expireSnapshots().expireOlderThan(older_than_ms).retainLast(1).commit()
+        self.table.refresh()
+        return self.snapshots - int(self.table.operations().current().snapshots().size())
+
+    def remove_orphans(self, older_than_ms: int) -> int:
+        """Remove files in the table's folders that no version has; return how many. Runs jobs of Spark."""
+        actions = self._library.spark_actions.get(self._library.spark._jsparkSession)  # noqa: SLF001
+        result = actions.deleteOrphanFiles(self.table).olderThan(older_than_ms).execute()
+        return sum(1 for _ in result.orphanFileLocations().iterator())
+
+    def _sealed(self, operation: Any, keys: MarkKeys, mark: Mark) -> int:
         for name, value in mark.items().items():
             operation.set(keys[name], value)
         operation.commit()
@@ -322,6 +378,12 @@ class Version:
         builder = self._library.delete_files.deleteFileBuilder(self._spec).ofPositionDeletes()
         return self._described(builder, file, metrics)
 
+    def _known_data_file(self, file: KnownFile) -> Any:
+        return _named(self._library.data_files.builder(self._spec), file)
+
+    def _known_delete_file(self, file: KnownFile) -> Any:
+        return _named(self._library.delete_files.deleteFileBuilder(self._spec).ofPositionDeletes(), file)
+
     def _described(self, builder: Any, file: CopiedFile, metrics: Any) -> Any:
         """Fill in a description; by the path we give, since deletes name files by exactly that."""
         builder.withPath(file.path).withFormat("PARQUET").withFileSizeInBytes(file.size_bytes)
@@ -330,6 +392,12 @@ class Version:
     @cached_property
     def _spec(self) -> Any:
         return self._transaction.table().spec()
+
+
+def _named(builder: Any, file: KnownFile) -> Any:
+    """Describe a file that the table has: by its path alone it is told from others."""
+    builder.withPath(file.path).withFormat("PARQUET").withFileSizeInBytes(file.size_bytes)
+    return builder.withRecordCount(file.rows).build()
 
 
 def _mark(lsn: str, parts: str, since: str | None) -> Mark:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from penstock.contract.batch import CopiedFile, EventBatch, RowBatch, TableChanges
+from penstock.contract.upkeep import Upkeep
 from penstock.destinations.iceberg import validate
 from penstock.destinations.iceberg.apply import Application, LakeTable
 from penstock.destinations.iceberg.catalog import HADOOP, CatalogSettings, place_of, sql_name
@@ -24,6 +25,7 @@ from penstock.destinations.iceberg.index import FileIndex, KnownFiles
 from penstock.destinations.iceberg.past import Beginning, PastApplication, forget_unfinished_copy
 from penstock.destinations.iceberg.rows import DataFolder
 from penstock.destinations.iceberg.schema import arrow_schema, iceberg_schema
+from penstock.destinations.iceberg.upkeep import TableUpkeep
 from penstock.errors import DestinationError, ErrorKind
 from penstock.failpoint import hit
 from penstock.lake import validate as shared
@@ -31,6 +33,8 @@ from penstock.lake.layout import Layout, found_mode
 from penstock.lake.mapping import TableMapping
 from penstock.lake.past import CopyStart
 from penstock.lake.search import Search
+from penstock.lake.turn import Turns
+from penstock.lake.upkeep import UpkeepPolicy
 from penstock.model.lsn import Lsn
 from penstock.model.mode import TableModes
 from penstock.model.table import PipelineId, TableId, TableSchema
@@ -58,13 +62,15 @@ _PROPERTIES = {
 
 
 _ALL_CURRENT = TableModes()
+_DEFAULT_UPKEEP = UpkeepPolicy()
 
 
 class IcebergDestination:
     """A catalog of Iceberg tables, `<schema>.<table>` each; `Positioned`, so exactly once.
 
     `cdc_columns` adds `_CHANGE_TYPE` (INSERT or UPDATE), `_LSN` and `_TIMESTAMP` of the change that
-    last wrote a row. `modes` says which tables keep more than the present.
+    last wrote a row. `modes` says which tables keep more than the present, and `upkeep` when small files are put
+    together and old versions forgotten.
     """
 
     name: ClassVar[str] = "iceberg"
@@ -78,6 +84,7 @@ class IcebergDestination:
         tables: TableMapping,
         cdc_columns: bool = True,
         modes: TableModes = _ALL_CURRENT,
+        upkeep: UpkeepPolicy = _DEFAULT_UPKEEP,
         clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
         self._catalog = catalog
@@ -87,7 +94,9 @@ class IcebergDestination:
         self._tables = tables
         self._cdc = cdc_columns
         self.modes = modes
+        self._upkeep = upkeep
         self._clock = clock
+        self._turns = Turns()
         self._search = Search(spark)
         self._lock = threading.Lock()
         self._opened: tuple[SparkSession, Library] | None = None
@@ -132,7 +141,7 @@ class IcebergDestination:
         """Remove every row, in one commit that also takes the position back to 0."""
         place = self._known_place(table)
         if place is not None:
-            self._persist(f"Emptying the Iceberg table {place}", lambda: self._truncate(table, place))
+            self._persist(table, f"Emptying the Iceberg table {place}", lambda: self._truncate(table, place))
 
     def _truncate(self, table: TableId, place: str) -> None:
         version = self._library().open(place)
@@ -157,7 +166,8 @@ class IcebergDestination:
             now = self._clock()
             copied = rows.write_files(folder.path, layout.copied_values(rows.watermark, now))
         files = [folder.named(file) for file in copied]
-        self._persist(what, lambda: self._add_part(CopyStart(table, rows.watermark, now), place, rows.part, files))
+        start = CopyStart(table, rows.watermark, now)
+        self._persist(table.id, what, lambda: self._add_part(start, place, rows.part, files))
 
     def _begun(self, table: TableSchema, place: str, part: int) -> Version:
         """Return what a part of a copy is to be committed on: for the first one, a table without rows."""
@@ -202,7 +212,7 @@ class IcebergDestination:
         for table, changes in events.tables().items():
             place = self._place(changes.schema)
             what = f"Applying changes of {changes.schema.name} to the Iceberg table {place}"
-            self._persist(what, partial(self._apply, table, changes, place, events.end_lsn))
+            self._persist(table, what, partial(self._apply, table, changes, place, events.end_lsn))
 
     def _apply(self, table: TableId, changes: TableChanges, place: str, end: Lsn) -> None:
         schema, keys = changes.schema, self._keys(table)
@@ -227,17 +237,32 @@ class IcebergDestination:
     def _layout(self, schema: TableSchema) -> Layout:
         return Layout(self.modes.of(schema.name, schema.id), self._cdc)
 
-    def _persist(self, what: str, attempt: Callable[[], None]) -> None:
+    def _persist(self, table: TableId, what: str, attempt: Callable[[], None]) -> None:
         """Make a commit, again on the table's next version if another writer was faster."""
         for _ in range(_ATTEMPTS - 1):
             try:
-                with translated(what):
+                with translated(what), self._turns.of(table):
                     return attempt()
             except DestinationError as error:
                 if error.kind is not ErrorKind.DESTINATION_CONFLICT:
                     raise
-        with translated(what):
+        with translated(what), self._turns.of(table):
             return attempt()
+
+    @property
+    def upkeep_every_s(self) -> float | None:
+        """How long to wait between two upkeeps of a table."""
+        return self._upkeep.every_s
+
+    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool]) -> Upkeep:
+        """Rewrite small and worn files, put deletes together, and forget old versions."""
+        place = self._known_place(table.id)
+        if place is None:
+            return Upkeep()
+        with translated(f"Upkeep of the Iceberg table {place}"):
+            lake_table, turn = self._lake_table(table, place), self._turns.of(table.id)
+            open_ = partial(self._library().open, place)
+            return TableUpkeep(lake_table, table, open_, self._upkeep, turn, self._clock, is_stopping).run()
 
     def _library(self) -> Library:
         """Return Iceberg's library in the JVM that runs now."""

@@ -6,6 +6,7 @@ snapshot that it was made for, so after anybody else's commit it is read anew.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,13 +21,15 @@ from pyroaring import BitMap64
 from penstock.contract.batch import CopiedFile
 from penstock.destinations.iceberg import validate
 from penstock.destinations.iceberg.catalog import local_path
-from penstock.destinations.iceberg.client import Version
+from penstock.destinations.iceberg.client import KnownFile, Rewrite, Version
 from penstock.destinations.iceberg.rows import read_deletes
 from penstock.destinations.iceberg.schema import bound, field_ids, physical_names
 from penstock.lake.key import Bound, KeySet, Numbers, ordered_value
+from penstock.lake.layout import Layout
 from penstock.lake.locate import Found, LakeFiles
 from penstock.lake.search import Search, SearchedFile
-from penstock.lake.sought import Sought
+from penstock.lake.sought import Sought, key_columns
+from penstock.model.table import TableSchema
 
 # Names that Iceberg's own writers use in files as they are; others they replace by something that Avro allows.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -69,6 +72,10 @@ class FileIndex:
     bounds: dict[str, Mapping[int, Bound]] = field(default_factory=dict)
     """What is known of every file's keys, by their columns' places in `files.key`."""
     rows: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """In bytes."""
+    deletes: dict[str, KnownFile] = field(default_factory=dict)
+    """The files that say which rows are gone."""
     gone: dict[str, BitMap64] = field(default_factory=dict)
     """Positions, by file, where any row is gone."""
 
@@ -80,16 +87,18 @@ class FileIndex:
         for file in listed:
             _check_readable(file, place)
             if file["content"] == _DATA:
-                index.add(file["file_path"], file["record_count"], index.listed_bounds(file))
+                index.add(_known(file), index.listed_bounds(file))
         for file in listed:
             if file["content"] == _POSITION_DELETES:
+                index.deletes[file["file_path"]] = _known(file)
                 for name, places in read_deletes(local_path(file["file_path"])):
                     index.subtract(name, places)
         return index
 
-    def add(self, path: str, rows: int, bounds: Mapping[int, Bound | None]) -> None:
+    def add(self, file: KnownFile | CopiedFile, bounds: Mapping[int, Bound | None]) -> None:
         """Know one more file."""
-        self.rows[path] = rows
+        path = file.path
+        self.rows[path], self.sizes[path] = file.rows, file.size_bytes
         self.bounds[path] = {place: each for place, each in bounds.items() if each is not None}
 
     def subtract(self, path: str, places: Numbers) -> None:
@@ -99,8 +108,26 @@ class FileIndex:
 
     def clear(self) -> None:
         """Forget every file."""
-        for known in (self.rows, self.bounds, self.gone):
+        for known in (self.rows, self.sizes, self.deletes, self.bounds, self.gone):
             known.clear()
+
+    def known(self, path: str) -> KnownFile:
+        """Return a data file."""
+        return KnownFile(path, self.sizes[path], self.rows[path])
+
+    def follow(self, rewrite: Rewrite, lost: Numbers, snapshot_id: int) -> None:
+        """Know files that have taken the place of others; `lost` are the rows of the new one that are gone."""
+        for file in rewrite.replaced:
+            del self.rows[file.path], self.sizes[file.path], self.bounds[file.path]
+            self.gone.pop(file.path, None)
+        for file in rewrite.merged:
+            del self.deletes[file.path]
+        for added in rewrite.rows:
+            self.add(added, self.written_bounds(added))
+            if len(lost):
+                self.subtract(added.path, lost)
+        self.deletes.update((each.path, _as_known(each)) for each in rewrite.deletes)
+        self.snapshot_id = snapshot_id
 
     def listed_bounds(self, file: Mapping[str, Any]) -> dict[int, Bound | None]:
         """Return the key's bounds that a manifest has."""
@@ -150,6 +177,14 @@ def _bitmap(places: Numbers) -> BitMap64:
     return BitMap64(places.astype(np.uint64))
 
 
+def _known(listed: Mapping[str, Any]) -> KnownFile:
+    return KnownFile(listed["file_path"], listed["file_size_in_bytes"], listed["record_count"])
+
+
+def _as_known(file: CopiedFile) -> KnownFile:
+    return KnownFile(file.path, file.size_bytes, file.rows)
+
+
 def _check_readable(file: Mapping[str, Any], place: str) -> None:
     if file["content"] not in {_DATA, _POSITION_DELETES} or file["file_format"].lower() != "parquet":
         raise validate.refuse_foreign_files(place)
@@ -160,12 +195,23 @@ def _ordered(file: CopiedFile, column: pa.Field[Any]) -> Bound | None:
     return None if low is None or high is None else (low, high)
 
 
+def index_columns(schema: TableSchema, layout: Layout) -> pa.Schema:
+    """Return what rows of a table may be looked for by."""
+    return pa.schema([*key_columns(schema), *(layout.fields if layout.mode.keeps_past else ())])
+
+
 class KnownFiles:
     """One table's index, as long as it is true."""
 
     def __init__(self, place: str) -> None:
         self.place = place
+        self.orphans_sought_s = -math.inf
+        """When files that no version has were last looked for."""
         self._index: FileIndex | None = None
+
+    def names(self) -> set[str]:
+        """Return the paths of all files, as far as they are known."""
+        return set() if self._index is None else self._index.rows.keys() | self._index.deletes.keys()
 
     def at(self, version: Version, columns: pa.Schema) -> FileIndex:
         """Return a version's files, from our own last commit or read anew; rows can be looked for by these columns."""
@@ -182,6 +228,7 @@ class KnownFiles:
         added: Sequence[CopiedFile],
         gone: Mapping[str, Numbers],
         *,
+        deletes: CopiedFile | None,
         is_emptied: bool,
     ) -> None:
         """Follow a commit of ours on a version, if that version's files are known."""
@@ -191,7 +238,9 @@ class KnownFiles:
         if is_emptied:
             index.clear()
         for file in added:
-            index.add(file.path, file.rows, index.written_bounds(file))
+            index.add(file, index.written_bounds(file))
         for name, places in gone.items():
             index.subtract(name, places)
+        if deletes is not None:
+            index.deletes[deletes.path] = _as_known(deletes)
         index.snapshot_id = snapshot_id

@@ -16,7 +16,7 @@ from penstock.contract.batch import CopiedFile, TableChanges
 from penstock.destinations.iceberg.apply import Application, LakeTable
 from penstock.destinations.iceberg.catalog import local_path
 from penstock.destinations.iceberg.client import Mark, MarkKeys, Version
-from penstock.destinations.iceberg.index import FileIndex
+from penstock.destinations.iceberg.index import FileIndex, index_columns
 from penstock.destinations.iceberg.rows import DataFolder
 from penstock.errors import DestinationError, ErrorKind
 from penstock.lake.keeping import forgotten, keep
@@ -24,7 +24,7 @@ from penstock.lake.key import Numbers
 from penstock.lake.locate import Found
 from penstock.lake.past import CopyStart, FoundRows
 from penstock.lake.search import Search
-from penstock.lake.sought import Sought, all_copied, key_columns
+from penstock.lake.sought import Sought, all_copied
 from penstock.model.lsn import Lsn
 
 _NOT_COPIED = Lsn(0)
@@ -57,8 +57,7 @@ class PastApplication(Application):
 
     @cached_property
     def _index(self) -> FileIndex:
-        columns = pa.schema([*key_columns(self.schema), *self.table.layout.fields])
-        return self.table.known.at(self.version, columns)
+        return self.table.known.at(self.version, index_columns(self.schema, self.table.layout))
 
     def _read(self, path: str, columns: Sequence[str], places: Numbers) -> Iterator[pa.Table]:
         wanted = pa.schema([self._columns.field(name) for name in columns])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +21,7 @@ from penstock.contract.batch import CopiedFile
 from penstock.destinations.iceberg.catalog import local_path
 from penstock.failpoint import hit
 from penstock.lake.key import Numbers
+from penstock.lake.rewrite import Compression
 from penstock.spark.parquet import describe_file
 from penstock.wire.arrow import wrap
 
@@ -55,9 +56,11 @@ class DataFolder:
         """Return a file of the folder with its path as the table's metadata will have it."""
         return replace(file, path=f"{self.location}/{Path(file.path).name}")
 
-    def write_rows(self, tables: Iterable[pa.Table], columns: pa.Schema) -> list[CopiedFile]:
+    def write_rows(
+        self, tables: Iterable[pa.Table], columns: pa.Schema, compression: Compression = "snappy"
+    ) -> list[CopiedFile]:
         """Write rows as one file; none if there are no rows."""
-        file = self._written("part", columns, tables)
+        file = self._written("part", columns, tables, compression)
         if file.rows:
             hit("iceberg.rows_written")
             return [file]
@@ -73,13 +76,23 @@ class DataFolder:
         for file in files:
             Path(local_path(file.path)).unlink(missing_ok=True)
 
-    def _written(self, kind: str, columns: pa.Schema, tables: Iterable[pa.Table]) -> CopiedFile:
+    def has_strangers(self, known: Collection[str], older_than_s: float) -> bool:
+        """Whether there are files that were last written before a time, and are none of those known."""
+        names = {Path(path).name for path in known}
+        with os.scandir(self.path) as entries:
+            return any(each.name not in names and each.stat().st_mtime < older_than_s for each in entries)
+
+    def _written(
+        self, kind: str, columns: pa.Schema, tables: Iterable[pa.Table], compression: Compression = "snappy"
+    ) -> CopiedFile:
         path = Path(self.path) / f"{kind}-{uuid.uuid4().hex}.parquet"
         described: list[pq.FileMetaData] = []
         with (
             _durable(path) as file,
             # Decimals as the format's specification has them: up to 18 digits as integers.
-            pq.ParquetWriter(file, columns, metadata_collector=described, store_decimal_as_integer=True) as out,
+            pq.ParquetWriter(
+                file, columns, compression=compression, metadata_collector=described, store_decimal_as_integer=True
+            ) as out,
         ):
             # A row group without rows has no statistics, and would take the file's from it.
             for table in (each for each in tables if each.num_rows):

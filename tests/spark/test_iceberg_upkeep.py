@@ -1,0 +1,164 @@
+"""Upkeep of Iceberg tables, as Spark reads them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plugins.iceberg import MakeCatalog
+from pyspark.sql import SparkSession
+
+from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
+from penstock.lake.upkeep import UpkeepPolicy
+from penstock.model.cell import UNCHANGED
+from penstock.model.lsn import Lsn
+from penstock.model.mode import TableMode, TableModes
+from penstock.model.table import PipelineId, TableSchema
+from penstock.store.memory import MemoryStore
+from penstock.testing.batch import ArrowRows
+from penstock.testing.destination_suite import ITEMS, START, delete, update
+from penstock.testing.upkeep_suite import LATER, KeptLake, MakeLake, UpkeepSuite
+
+pytestmark = pytest.mark.spark
+
+POLICY = UpkeepPolicy(keep_s=3600)
+BEGAN = dt.datetime.now(dt.UTC)
+
+
+class Lake:
+    """A lake with a clock of its own."""
+
+    def __init__(self, spark: SparkSession, catalog: CatalogSettings, mode: TableMode = TableMode.CURRENT) -> None:
+        self.spark, self.catalog, self.mode, self.store = spark, catalog, mode, MemoryStore()
+        self.later = dt.timedelta()
+        self.opened: list[IcebergDestination] = []
+
+    def open(self) -> IcebergDestination:
+        destination = IcebergDestination(
+            self.catalog,
+            pipeline=PipelineId("p"),
+            spark=lambda: self.spark,
+            tables=self.store,
+            modes=TableModes(self.mode),
+            upkeep=POLICY,
+            clock=lambda: BEGAN + self.later,
+        )
+        self.opened.append(destination)
+        return destination
+
+    @property
+    def folder(self) -> Path:
+        return Path(str(self.catalog.folder)) / "public" / "items"
+
+    def rows(self, _schema: TableSchema = ITEMS) -> list[dict[str, Any]]:
+        return self.select("*")
+
+    def select(self, what: str, table: str = "") -> list[dict[str, Any]]:
+        name = f"{self.catalog.name}.public.items{table}"
+        return self.spark.sql(f"select {what} from {name}").toArrow().to_pylist()
+
+    def count(self, table: str) -> int:
+        return int(self.select("count(*) as n", table)[0]["n"])
+
+    def compact(self, _schema: TableSchema) -> None:
+        self.spark.sql(
+            f"call {self.catalog.name}.system.rewrite_data_files("
+            "table => 'public.items', options => map('rewrite-all', 'true'))"
+        )
+
+    def kept(self) -> KeptLake:
+        def files(_schema: TableSchema) -> int:
+            return self.count(".data_files")
+
+        return KeptLake(self.open(), self.rows, files, self.compact, self.open, lambda: self.spark)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, iceberg_catalog: CatalogSettings) -> Iterator[Lake]:
+    lake = Lake(spark, iceberg_catalog)
+    yield lake
+    for each in lake.opened:
+        each.shutdown()
+
+
+class TestIceberg(UpkeepSuite):
+    @pytest.fixture
+    def make(self, spark: SparkSession, make_catalog: MakeCatalog, tmp_path: Path) -> Iterator[MakeLake]:
+        lakes: list[Lake] = []
+
+        def make(mode: TableMode) -> KeptLake:
+            lakes.append(Lake(spark, make_catalog(tmp_path / str(len(lakes)), None), mode))
+            return lakes[-1].kept()
+
+        yield make
+        for each in [each for lake in lakes for each in lake.opened]:
+            each.shutdown()
+
+    @pytest.fixture
+    def moments(self) -> Sequence[str]:
+        return "iceberg.upkeep_written", "iceberg.commit", "iceberg.committed"
+
+
+def test_deletes_are_put_together_and_go_with_the_files_that_they_name(lake: Lake) -> None:
+    kept = lake.kept()
+    rows = [(number, "n", f"b{number}") for number in range(5000)]
+    kept.destination.write_table_rows(ITEMS, ArrowRows(ITEMS, rows, START, lambda: lake.spark))
+    for number in range(9):
+        kept.apply([delete(ITEMS, number)])
+    kept.upkeep()
+    assert (lake.count(".data_files"), lake.count(".delete_files")) == (1, 1)
+    assert sorted(row["id"] for row in lake.rows()) == list(range(9, 5000))
+    kept.apply([delete(ITEMS, number) for number in range(9, 1000)])
+    # While the worn file is rewritten, it loses more.
+    done = kept.upkeep(lambda: kept.apply([delete(ITEMS, number) for number in range(1000, 1100)]))
+    assert (done.rewritten_files, done.written_files) == (1, 1)
+    assert (lake.count(".data_files"), lake.count(".delete_files")) == (1, 1)
+    assert sorted(row["id"] for row in lake.rows()) == list(range(1100, 5000))
+    kept.apply([delete(ITEMS, 1100), update(ITEMS, 1101, "found", UNCHANGED)])
+    assert {row["id"]: row["body"] for row in lake.rows() if row["name"] == "found"} == {1101: "b1101"}
+    assert lake.count("") == 3899
+
+
+def test_old_versions_go_with_their_files_and_the_position_stays(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    snapshots = lake.count(".snapshots")
+    replaced = set((lake.folder / "data").iterdir())
+    assert kept.upkeep().expired_versions == 0
+    kept.apply([update(ITEMS, 1, "once more", UNCHANGED)])
+    content, position = kept.held()
+    lake.later = dt.timedelta(seconds=3 * POLICY.keep_s)
+    assert kept.upkeep().expired_versions == snapshots + 1
+    assert lake.count(".snapshots") == 1
+    assert not replaced & set((lake.folder / "data").iterdir())
+    kept.destination = lake.open()
+    assert (kept.content(), kept.position()) == (content, position)
+    # A compaction of somebody else's has no position of its own, and its ancestors are gone.
+    lake.compact(ITEMS)
+    kept.upkeep()
+    assert lake.count(".snapshots") == 1
+    kept.destination = lake.open()
+    assert (kept.content(), kept.position()) == (content, position)
+    kept.apply(*LATER)
+    assert kept.position() == (Lsn(kept.at), 1)
+
+
+def test_what_a_killed_writer_left_goes_after_a_day(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    left = lake.folder / "data" / "part-left.parquet"
+    left.write_bytes(b"")
+    kept.upkeep()
+    assert left.exists()
+    lake.later = dt.timedelta(hours=30)
+    assert kept.upkeep().removed_files
+    assert not left.exists()
+    for file in (lake.folder / "data").iterdir():
+        os.utime(file, (0, 0))
+    content = kept.content()
+    assert kept.upkeep().removed_files == 0
+    assert kept.content() == content
