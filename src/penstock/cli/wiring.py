@@ -9,8 +9,10 @@ from pathlib import Path
 from penstock import failpoint
 from penstock.config.load import failpoints_from_environment
 from penstock.config.replicator import ReplicatorConfig
+from penstock.config.upkeep import UpkeepConfig
 from penstock.contract import Destination, Store
 from penstock.errors import ConfigError, ErrorKind, PenstockError
+from penstock.lake.upkeep import UpkeepPolicy
 from penstock.postgres.connection import SourceAddress
 from penstock.runtime.pipeline import Pipeline
 from penstock.runtime.source import source_address
@@ -115,6 +117,7 @@ def _build(config: ReplicatorConfig, store: Store, session: LazySession) -> Dest
             tables=store,
             cdc_columns=delta.cdc_columns,
             modes=chosen.modes,
+            upkeep=_upkeep(delta.upkeep),
         )
     if chosen.iceberg is not None:
         from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
@@ -128,10 +131,16 @@ def _build(config: ReplicatorConfig, store: Store, session: LazySession) -> Dest
             tables=store,
             cdc_columns=iceberg.cdc_columns,
             modes=chosen.modes,
+            upkeep=_upkeep(iceberg.upkeep),
         )
     from penstock.destinations.memory import MemoryDestination
 
     return MemoryDestination()
+
+
+def _upkeep(config: UpkeepConfig) -> UpkeepPolicy:
+    every_s = config.every_s if config.is_enabled else None
+    return UpkeepPolicy(every_s, config.target_file_bytes, config.keep_versions_s)
 
 
 def source_of(config: ReplicatorConfig) -> SourceAddress:

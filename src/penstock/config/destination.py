@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_serializer, f
 
 from penstock.config.model import ConfigModel, OneOf, PathOrUrl, resolve_place
 from penstock.config.modes import ModesConfig, ModesSetting
+from penstock.config.upkeep import UpkeepConfig
 from penstock.model.mode import TableModes
 
 SQLITE_PACKAGE = "org.xerial:sqlite-jdbc:3.50.3.0"
@@ -26,6 +27,7 @@ class DeltaConfig(ConfigModel):
     most questions. Tables that keep the past always do."""
     modes: ModesSetting = ModesConfig()
     """What tables keep: a mode for all (current, history, scd2), or `default` and exceptions in `tables`."""
+    upkeep: UpkeepConfig = UpkeepConfig()
 
 
 def _as_text(value: object) -> object:
@@ -94,6 +96,7 @@ class IcebergConfig(ConfigModel):
     most questions. Tables that keep the past always do."""
     modes: ModesSetting = ModesConfig()
     """What tables keep: a mode for all (current, history, scd2), or `default` and exceptions in `tables`."""
+    upkeep: UpkeepConfig = UpkeepConfig()
 
     @field_validator("warehouse")
     @classmethod

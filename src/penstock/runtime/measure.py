@@ -55,7 +55,7 @@ def measure(report: PipelineReport, source: Lsn | None) -> Iterator[Sample]:
             yield Sample(metric, (report.pipeline,), value)
     for label, table in _labelled(report.tables):
         yield Sample(metrics.TABLE_PHASE, (report.pipeline, label, table.phase), 1)
-        for metric, value in (*_of_table(table, source), *_of_copy(table)):
+        for metric, value in (*_of_table(table, source), *_of_copy(table), *_of_upkeep(table)):
             if value is not None:
                 yield Sample(metric, (report.pipeline, label), value)
 
@@ -99,6 +99,15 @@ def _of_copy(table: TableReport) -> Iterator[tuple[Metric, float | None]]:
     yield metrics.COPY_RATIO, table.copied_percent / 100
     yield metrics.COPY_ROWS_PER_SECOND, table.rows_per_second
     yield metrics.COPY_LEFT_SECONDS, table.seconds_left
+
+
+def _of_upkeep(table: TableReport) -> Iterator[tuple[Metric, float | None]]:
+    yield metrics.TABLE_FILES, table.files
+    yield metrics.UPKEEP_RUNS, table.upkeep_runs
+    yield metrics.UPKEEP_FAILURES, table.upkeep_failures
+    yield metrics.UPKEEP_SECONDS, table.upkeep_seconds
+    yield metrics.UPKEEP_REWRITTEN_FILES, table.upkeep_rewritten_files
+    yield metrics.UPKEEP_REWRITTEN_BYTES, table.upkeep_rewritten_bytes
 
 
 def _known(position: str | None) -> Lsn | None:

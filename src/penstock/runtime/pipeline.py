@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.changelog.reader import LogReader
 from penstock.config.pipeline import PipelineConfig
-from penstock.contract import Destination, Moded, Positioned, Store
+from penstock.contract import Destination, Maintained, Moded, Positioned, Store
 from penstock.errors import ErrorKind, PenstockError, StateError
 from penstock.model.lsn import NOWHERE, Lsn
 from penstock.model.mode import TableModes
@@ -34,6 +34,7 @@ from penstock.runtime.source import SlotAndLog, source_address
 from penstock.runtime.supervisor import ReceiverSupervisor
 from penstock.runtime.sync import SyncSettings, TableSync
 from penstock.runtime.tables import Tables
+from penstock.runtime.upkeep import UpkeepWorker
 from penstock.spark.changes import LogView
 from penstock.spark.lazy import LazySession
 from penstock.spark.session import SparkSettings
@@ -95,7 +96,10 @@ class Pipeline:
             self._cleanup.close()
             raise
         self._supervisor.start()
-        for name, work in (("apply", self._apply.run), ("table-sync", self._sync.run), ("report", self._report)):
+        works = {"apply": self._apply.run, "table-sync": self._sync.run, "report": self._report}
+        if self._upkeep is not None:
+            works["upkeep"] = self._upkeep.run
+        for name, work in works.items():
             thread = threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -203,6 +207,13 @@ class Pipeline:
             config.table_sync_copy.copies,
         )
         self._sync = TableSync(settings, tables, applier, copier, failures)
+        self._upkeep = self._make_upkeep()
+
+    def _make_upkeep(self) -> UpkeepWorker | None:
+        destination = self._destination
+        if not isinstance(destination, Maintained) or destination.upkeep_every_s is None:
+            return None
+        return UpkeepWorker(destination, self._tables, destination.upkeep_every_s)
 
     def _check_source(self) -> tuple[PublishedTable, ...]:
         with closing(connect(self._address, application_name="penstock check")) as connection:
@@ -345,6 +356,8 @@ class Pipeline:
         self._is_finished = True
         self._log.info("pipeline stops")
         self._sync.stop()
+        if self._upkeep is not None:
+            self._upkeep.stop()
         self._apply.stop()
         for thread in self._threads:
             thread.join()

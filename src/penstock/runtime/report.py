@@ -13,7 +13,7 @@ from typing import Any
 from penstock.model.phase import DataSync, Errored, Init, TimedRetry
 from penstock.replication.progress import Need
 from penstock.runtime.progress import CopyProgress
-from penstock.runtime.tables import TableState
+from penstock.runtime.tables import TableState, UpkeepTotals
 
 REPORT_FILE_NAME = "status.json"
 
@@ -44,6 +44,14 @@ class TableReport:
     """None when the table is not being copied, and was not copied to the end either."""
     seconds_left: float | None = None
     """None when nothing is left to wait for, and while nobody knows."""
+    files: int | None = None
+    """Of the destination's table, behind its last upkeep; this and what follows is of this process only."""
+    upkeep_at: str | None = None
+    upkeep_runs: int = 0
+    upkeep_failures: int = 0
+    upkeep_seconds: float = 0.0
+    upkeep_rewritten_files: int = 0
+    upkeep_rewritten_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +114,20 @@ def table_report(state: TableState) -> TableReport:
         next_retry=policy.next_retry.isoformat() if isinstance(policy, TimedRetry) else None,
         failures=state.attempts,
         **(_copy_fields(state, state.copy) if state.copy else {}),
+        **_upkeep_fields(state.upkeep),
     )
+
+
+def _upkeep_fields(upkeep: UpkeepTotals) -> dict[str, Any]:
+    return {
+        "files": upkeep.files,
+        "upkeep_at": upkeep.last.isoformat(timespec="seconds") if upkeep.last else None,
+        "upkeep_runs": upkeep.runs,
+        "upkeep_failures": upkeep.failures,
+        "upkeep_seconds": round(upkeep.seconds, 3),
+        "upkeep_rewritten_files": upkeep.rewritten_files,
+        "upkeep_rewritten_bytes": upkeep.rewritten_bytes,
+    }
 
 
 def _copy_fields(state: TableState, copy: CopyProgress) -> dict[str, Any]:

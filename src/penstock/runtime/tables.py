@@ -5,11 +5,12 @@ One lock guards it all and doubles as the condition that workers wait on, so nob
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from penstock.contract import Store
+from penstock.contract import Store, Upkeep
 from penstock.model.copying import CopyOutline
 from penstock.model.lsn import Lsn
 from penstock.model.phase import DataSync, Errored, Init, Phase, Ready, SyncDone, TimedRetry
@@ -17,6 +18,29 @@ from penstock.model.table import TableId, TableName, TableSchema
 from penstock.replication.life import after_restart, check_transition
 from penstock.replication.progress import Need
 from penstock.runtime.progress import CopyProgress
+
+
+@dataclass(slots=True)
+class UpkeepTotals:
+    """What a table's upkeep has come to since the process started."""
+
+    runs: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    rewritten_files: int = 0
+    rewritten_bytes: int = 0
+    files: int | None = None
+    """How many data files the table had behind the last one."""
+    last: dt.datetime | None = None
+    """When that was."""
+
+    def add(self, done: Upkeep, seconds: float, now: dt.datetime) -> None:
+        """Count one more."""
+        self.runs += 1
+        self.seconds += seconds
+        self.rewritten_files += done.rewritten_files
+        self.rewritten_bytes += done.rewritten_bytes
+        self.files, self.last = done.files, now
 
 
 @dataclass(slots=True)
@@ -33,6 +57,7 @@ class TableState:
     applied_events: int = 0
     attempts: int = 0
     """Failures in a row."""
+    upkeep: UpkeepTotals = field(default_factory=UpkeepTotals)
 
     @property
     def is_followed(self) -> bool:

@@ -81,6 +81,16 @@ COPY_ROWS_PER_SECOND = Metric(
 COPY_LEFT_SECONDS = Metric(
     "penstock_copy_left_seconds", "gauge", "How long the copy will still take; absent while nobody knows.", _OF_TABLE
 )
+TABLE_FILES = Metric(
+    "penstock_table_files", "gauge", "Data files of the destination's table behind its last upkeep.", _OF_TABLE
+)
+UPKEEP_RUNS = Metric("penstock_upkeep_runs_total", "counter", "How often the table got its upkeep.", _OF_TABLE)
+UPKEEP_FAILURES = Metric("penstock_upkeep_failures_total", "counter", "How often its upkeep failed.", _OF_TABLE)
+UPKEEP_SECONDS = Metric("penstock_upkeep_seconds_total", "counter", "How long all of it took.", _OF_TABLE)
+UPKEEP_REWRITTEN_FILES = Metric(
+    "penstock_upkeep_rewritten_files_total", "counter", "Data files whose rows it put into others.", _OF_TABLE
+)
+UPKEEP_REWRITTEN_BYTES = Metric("penstock_upkeep_rewritten_bytes_total", "counter", "The size of these.", _OF_TABLE)
 
 METRICS: tuple[Metric, ...] = (
     INFO,
@@ -108,6 +118,12 @@ METRICS: tuple[Metric, ...] = (
     COPY_RATIO,
     COPY_ROWS_PER_SECOND,
     COPY_LEFT_SECONDS,
+    TABLE_FILES,
+    UPKEEP_RUNS,
+    UPKEEP_FAILURES,
+    UPKEEP_SECONDS,
+    UPKEEP_REWRITTEN_FILES,
+    UPKEEP_REWRITTEN_BYTES,
 )
 """All of them, in the order in which they are served and documented."""
 

@@ -73,7 +73,7 @@ def test_every_declared_metric_is_in_the_list() -> None:
 
 
 def test_a_copy_under_way_tells_every_metric() -> None:
-    whole = replace(report(COPYING), snapshot_age_s=2.0)
+    whole = replace(report(replace(COPYING, files=7)), snapshot_age_s=2.0)
     assert {sample.metric for sample in measure(whole, Lsn(0x110))} == set(METRICS)
     found = values(measure(whole, Lsn(0x110)))
     assert found["penstock_copy_ratio", "p", "public.a"] == 0.25

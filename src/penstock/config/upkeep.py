@@ -1,0 +1,22 @@
+"""What lake tables get besides what is written to them."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from penstock.config.model import ConfigModel
+
+
+class UpkeepConfig(ConfigModel):
+    """Upkeep of tables while changes are applied: small files put together, what is out of retention removed."""
+
+    is_enabled: bool = True
+    """Whether there is any. Without it tables become slower to read and to write by the hour."""
+    every_s: int = Field(default=60, ge=1)
+    """How long each table waits between two upkeeps. A minute leaves readers some dozens of small files at most, and
+    costs a table that changes all the time about a hundredth of a core."""
+    target_file_bytes: int = Field(default=64 << 20, ge=1 << 20)
+    """How large data files become. Those of half that size are left alone, unless many of their rows are gone."""
+    keep_versions_s: int = Field(default=3600, ge=0)
+    """For how long a table can be read as it was: former versions, and files that only they need, are removed after
+    that. An hour: longer than most queries take, and every version kept makes every commit to Iceberg slower."""

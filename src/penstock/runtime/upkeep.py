@@ -1,0 +1,84 @@
+"""Upkeep of the destination's tables, on a schedule, beside everything else.
+
+One thread, one table at a time, at a low priority: changes go on being applied, to the same table too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+from penstock.contract import Maintained
+from penstock.errors import PenstockError
+from penstock.model.table import TableId
+from penstock.runtime.tables import Tables, TableState
+from penstock.telemetry.log import get_logger
+
+_TICK_S = 0.5  # how much later than it is due an upkeep may begin
+_NICENESS = 10
+
+
+class UpkeepWorker:
+    """Gives every followed table its upkeep when it is due."""
+
+    def __init__(
+        self, destination: Maintained, tables: Tables, every_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._destination = destination
+        self._tables = tables
+        self._every_s = every_s
+        self._clock = clock
+        self._due_at: dict[TableId, float] = {}
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Start no more, and end what is under way soon."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Look after tables until stopped."""
+        _give_way()
+        while not self._stopping.wait(min(_TICK_S, self._every_s)):
+            self.step()
+
+    def step(self) -> None:
+        """Do what is due."""
+        for state in self._tables.all():
+            if self._stopping.is_set():
+                return
+            if state.is_followed and self._is_due(state.id):
+                self._look_after(state)
+                self._due_at[state.id] = self._clock() + self._every_s
+
+    def _is_due(self, table: TableId) -> bool:
+        """Whether a table has waited long enough; one that is new begins to wait."""
+        return self._due_at.setdefault(table, self._clock() + self._every_s) <= self._clock()
+
+    def _look_after(self, state: TableState) -> None:
+        began = self._clock()
+        log = get_logger(worker="upkeep", table=str(state.name))
+        try:
+            done = self._destination.upkeep(self._tables.schema(state.id), self._stopping.is_set)
+        except Exception as error:  # whatever it is, the table itself is as it was
+            reason = error.message if isinstance(error, PenstockError) else type(error).__name__
+            state.upkeep.failures += 1
+            log.warning("upkeep failed", reason=reason, seconds=round(self._clock() - began, 3))
+            log.debug("upkeep failed", exc_info=error)
+            return
+        seconds = self._clock() - began
+        state.upkeep.add(done, seconds, dt.datetime.now(dt.UTC))
+        tell = log.debug if done.is_idle else log.info
+        tell("table was kept up", seconds=round(seconds, 3), **asdict(done))
+
+
+def _give_way() -> None:
+    """Let this thread have what others leave of the processor, where threads have a priority of their own."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

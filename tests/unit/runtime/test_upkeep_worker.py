@@ -1,0 +1,106 @@
+"""When tables get their upkeep, and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from penstock.contract import Maintained, Upkeep
+from penstock.errors import DestinationError
+from penstock.model.lsn import Lsn
+from penstock.model.phase import DataSync, Phase, Ready
+from penstock.model.table import TableId, TableName, TableSchema
+from penstock.runtime.report import table_report
+from penstock.runtime.tables import Tables
+from penstock.runtime.upkeep import UpkeepWorker
+from penstock.store.memory import MemoryStore
+from penstock.testing.destination_suite import ITEMS
+
+ORDERS = replace(ITEMS, id=TableId(2), name=TableName("public", "orders"))
+
+
+@dataclass
+class Lake:
+    """A destination that takes two seconds for each upkeep."""
+
+    looked_after: list[TableId] = field(default_factory=list)
+    fails: bool = False
+    now: float = 0.0
+    upkeep_every_s: float | None = 60.0
+
+    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool]) -> Upkeep:
+        assert not is_stopping()
+        self.looked_after.append(table.id)
+        self.now += 2
+        if self.fails:
+            raise DestinationError("the lake is away")
+        return Upkeep(files=3, rewritten_files=9, rewritten_bytes=900, written_files=1, written_bytes=500)
+
+
+@pytest.fixture
+def lake() -> Lake:
+    return Lake()
+
+
+@pytest.fixture
+def tables() -> Tables:
+    store = MemoryStore()
+    tables = Tables(store)
+    phases: dict[TableSchema, Phase] = {ITEMS: Ready(), ORDERS: DataSync()}
+    for schema, phase in phases.items():
+        store.store_table_schema(schema)
+        tables.add(schema.id, schema.name, phase, Lsn(1))
+    return tables
+
+
+@pytest.fixture
+def worker(lake: Lake, tables: Tables) -> UpkeepWorker:
+    assert isinstance(lake, Maintained)
+    return UpkeepWorker(lake, tables, 60.0, lambda: lake.now)
+
+
+def test_a_followed_table_gets_its_upkeep_a_while_after_it_is_met_and_then_again(
+    lake: Lake, worker: UpkeepWorker
+) -> None:
+    for lake.now, times in ((0, 0), (59, 0), (60, 1), (121, 1), (122, 2), (183, 2), (184, 3)):
+        worker.step()
+        assert lake.looked_after == [ITEMS.id] * times
+
+
+def test_what_was_done_is_told(lake: Lake, tables: Tables, worker: UpkeepWorker) -> None:
+    with capture_logs() as lines:
+        for lake.now in (0, 60, 200):
+            worker.step()
+    assert [line["event"] for line in lines] == ["table was kept up"] * 2
+    wanted = {"table": "public.items", "seconds": 2, "rewritten_files": 9, "files": 3}
+    assert {name: lines[0][name] for name in wanted} == wanted
+    told = table_report(tables.get(ITEMS.id))
+    assert (told.files, told.upkeep_runs, told.upkeep_seconds) == (3, 2, 4.0)
+    assert (told.upkeep_rewritten_files, told.upkeep_rewritten_bytes, told.upkeep_failures) == (18, 1800, 0)
+    assert told.upkeep_at is not None
+
+
+def test_an_upkeep_that_fails_stops_nothing_and_is_tried_again(
+    lake: Lake, tables: Tables, worker: UpkeepWorker
+) -> None:
+    lake.fails = True
+    with capture_logs() as lines:
+        for lake.now in (0, 60, 200):
+            worker.step()
+    warnings = [line for line in lines if line["log_level"] == "warning"]
+    assert [line["reason"] for line in warnings] == ["the lake is away"] * 2
+    state = tables.get(ITEMS.id)
+    assert isinstance(state.phase, Ready)
+    assert (state.upkeep.runs, state.upkeep.failures) == (0, 2)
+
+
+def test_a_worker_that_is_stopped_begins_nothing(lake: Lake, worker: UpkeepWorker) -> None:
+    worker.step()
+    worker.stop()
+    lake.now = 100
+    worker.step()
+    worker.run()
+    assert lake.looked_after == []
