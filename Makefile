@@ -4,8 +4,9 @@ UV_VERSION := 0.13.7
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := .venv/bin
 PYTEST := $(RUN)/python -m pytest
+MASTER ?= standalone
 
-.PHONY: help setup check format test test-long test-faults test-model test-unit demo bench-capture bench-copy bench-apply clean
+.PHONY: help setup check format test test-cluster test-long test-faults test-model test-unit demo bench-capture bench-copy bench-apply clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -34,6 +35,10 @@ format: .venv/.ready  ## put the code in order
 
 test: check  ## what CI runs: checks, unit, Postgres, Spark, faults, end to end
 	$(PYTEST) -n 2 --dist worksteal -m "not long" --durations=25
+	$(PYTEST) -m "cluster and not long" --master "local-cluster[2,1,1024]"
+
+test-cluster: .venv/.ready  ## what runs on executors, on a cluster: MASTER=spark://… if there is one, or else two workers here
+	$(PYTEST) -m cluster --master "$(MASTER)"
 
 test-long: .venv/.ready  ## what takes minutes each: memory bounds, kills at every step, every shape of table
 	$(PYTEST) -m long

@@ -28,6 +28,7 @@ class TestMemory(DestinationSuite):
 
 
 @pytest.mark.spark
+@pytest.mark.cluster
 class TestDelta(DestinationSuite):
     @pytest.fixture
     def harness(self, spark: SparkSession, tmp_path: Path) -> Harness:
@@ -44,6 +45,7 @@ class TestDelta(DestinationSuite):
 
 
 @pytest.mark.spark
+@pytest.mark.cluster
 class TestIceberg(DestinationSuite):
     @pytest.fixture
     def harness(self, spark: SparkSession, iceberg_catalog: CatalogSettings) -> Iterator[Harness]:

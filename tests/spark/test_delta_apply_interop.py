@@ -178,6 +178,7 @@ def test_a_compaction_of_sparks_that_commits_first_only_costs_another_look(lake:
     assert [each["operation"] for each in operations[:2]] == ["MERGE", "OPTIMIZE"]
 
 
+@pytest.mark.cluster
 def test_sparks_tasks_find_what_threads_find(spark: SparkSession, tmp_path: Path) -> None:
     key = table_schema(ITEMS).remove(2)
     searched = []

@@ -126,6 +126,7 @@ def odd_expected(commit_lsn: int) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.cluster
 def test_every_kind_of_change_and_value_is_the_same_from_typed_shared_and_unconverted_files(
     spark: SparkSession, handmade_log: HandmadeLog
 ) -> None:
