@@ -11,7 +11,7 @@ from penstock.store import MemoryStore
 from penstock.testing.batch import no_spark
 
 
-def test_a_lake_on_an_object_store_is_refused_rather_than_half_served() -> None:
-    with pytest.raises(DestinationError, match="s3://bucket/lake") as raised:
-        DeltaDestination("s3://bucket/lake", pipeline=PipelineId("p"), spark=no_spark, tables=MemoryStore())
+def test_a_lake_on_a_store_that_is_not_known_is_refused_rather_than_half_served() -> None:
+    with pytest.raises(DestinationError, match="hdfs://names/lake") as raised:
+        DeltaDestination("hdfs://names/lake", pipeline=PipelineId("p"), spark=no_spark, tables=MemoryStore())
     assert raised.value.kind is ErrorKind.DESTINATION_UNSUPPORTED

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from penstock.config.destination import HadoopCatalogConfig, IcebergCatalogConfig, IcebergConfig
 from penstock.destinations.iceberg import CatalogSettings
+from penstock.storage.s3 import S3Settings
 
 _NUMBERS = itertools.count()
 
@@ -20,11 +21,20 @@ MakeCatalog = Callable[[Path, IcebergCatalogConfig | None], CatalogSettings]
 
 def new_catalog(spark: SparkSession, warehouse: Path, catalog: IcebergCatalogConfig | None = None) -> CatalogSettings:
     """Make a catalog from its configuration, as the replicator does; a folder if nothing else is said."""
-    name, chosen = f"lake_{next(_NUMBERS)}", catalog or IcebergCatalogConfig(hadoop=HadoopCatalogConfig())
-    config = IcebergConfig(warehouse=str(warehouse), catalog_name=name, catalog=chosen)
+    chosen = catalog or IcebergCatalogConfig(hadoop=HadoopCatalogConfig())
+    return open_catalog(spark, IcebergConfig(warehouse=str(warehouse), catalog_name=new_catalog_name(), catalog=chosen))
+
+
+def open_catalog(spark: SparkSession, config: IcebergConfig, s3: S3Settings | None = None) -> CatalogSettings:
+    """Let the session know a catalog, as the replicator does."""
     for name, value in config.spark_conf.items():
         spark.conf.set(name, value)
-    return CatalogSettings(config.catalog_name, config.catalog_properties)
+    return CatalogSettings(config.catalog_name, config.catalog_properties, s3)
+
+
+def new_catalog_name() -> str:
+    """Return a name that no other test has."""
+    return f"lake_{next(_NUMBERS)}"
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.config.destination import SQLITE_PACKAGE
+from penstock.config.s3 import AWS_PACKAGE
 from penstock.spark.java import find_java_home
 from penstock.spark.session import FORMATS, SparkSettings, open_session
 
@@ -72,7 +73,7 @@ def _open(master: str, folder: Path) -> SparkSession:
         master=master,
         conf=conf,
         formats=tuple(FORMATS),
-        packages=(SQLITE_PACKAGE,),
+        packages=(SQLITE_PACKAGE, AWS_PACKAGE),
         log_file=folder / "jvm.log",
     )
     return open_session(settings, "penstock-tests")

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyarrow import fs
 from pyspark.sql import SparkSession
 
 from penstock.contract.batch import TableChanges
@@ -23,6 +22,7 @@ from penstock.lake.search import Search, SearchedFile
 from penstock.model.cell import UNCHANGED, Cell
 from penstock.model.lsn import Lsn
 from penstock.model.table import Column, Kind, PipelineId, TableId, TableName, TableSchema
+from penstock.storage.local import LOCAL
 from penstock.store.memory import MemoryStore
 from penstock.testing.batch import ArrowEvents, no_spark, table_schema, transaction
 from penstock.testing.destination_suite import ITEMS, TEXT, TYPES, Harness, delete, insert, update
@@ -188,7 +188,7 @@ def test_sparks_tasks_find_what_threads_find(spark: SparkSession, tmp_path: Path
         pq.write_table(pa.table({"id": ids, "name": [f"n{each % 3}" for each in ids]}), path)
         searched.append(SearchedFile(str(path), 2000))
     keys = KeySet((pa.array([10, 1700, 1700, 99_999]), pa.array(["n1", "n2", "n0", "n0"])))
-    files = LakeFiles(fs.LocalFileSystem(), key)
+    files = LakeFiles(LOCAL, key)
     with_spark, without = Search(lambda: spark, spark_bytes=0), Search(no_spark)
     expected, found = (search.find(files, searched, keys) for search in (without, with_spark))
     assert [each.places.tolist() for each in expected] == [[10, 1700], [200], [], [], []]

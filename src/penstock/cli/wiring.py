@@ -9,6 +9,7 @@ from pathlib import Path
 from penstock import failpoint
 from penstock.config.load import failpoints_from_environment
 from penstock.config.replicator import ReplicatorConfig
+from penstock.config.s3 import S3Config
 from penstock.config.upkeep import UpkeepConfig
 from penstock.contract import Destination, Store
 from penstock.errors import ConfigError, ErrorKind, PenstockError
@@ -18,6 +19,7 @@ from penstock.runtime.pipeline import Pipeline
 from penstock.runtime.source import source_address
 from penstock.spark.lazy import LazySession
 from penstock.spark.session import SparkSettings
+from penstock.storage.s3 import S3Settings
 from penstock.store.memory import MemoryStore
 from penstock.store.sqlite import SQLiteStore
 
@@ -98,9 +100,10 @@ def build_destination(config: ReplicatorConfig, store: Store, session: LazySessi
         return _build(config, store, session)
     except ModuleNotFoundError as error:
         kind = config.destination.kind
+        extra = "s3" if error.name == "obstore" else kind
         raise ConfigError(
             f"destination.{kind} needs the Python package {error.name}, which is not installed",
-            remedy=f"Run: pip install 'penstock[{kind}]'",
+            remedy=f"Run: pip install 'penstock[{extra}]'",
         ) from error
 
 
@@ -118,12 +121,13 @@ def _build(config: ReplicatorConfig, store: Store, session: LazySession) -> Dest
             cdc_columns=delta.cdc_columns,
             modes=chosen.modes,
             upkeep=_upkeep(delta.upkeep),
+            s3=_s3_settings(delta.s3),
         )
     if chosen.iceberg is not None:
         from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
 
         iceberg = chosen.iceberg
-        catalog = CatalogSettings(iceberg.catalog_name, iceberg.catalog_properties)
+        catalog = CatalogSettings(iceberg.catalog_name, iceberg.catalog_properties, _s3_settings(iceberg.s3))
         return IcebergDestination(
             catalog,
             pipeline=pipeline,
@@ -141,6 +145,19 @@ def _build(config: ReplicatorConfig, store: Store, session: LazySession) -> Dest
 def _upkeep(config: UpkeepConfig) -> UpkeepPolicy:
     every_s = config.every_s if config.is_enabled else None
     return UpkeepPolicy(every_s, config.target_file_bytes, config.keep_versions_s)
+
+
+def _s3_settings(config: S3Config | None) -> S3Settings | None:
+    if config is None:
+        return None
+    secret, token = config.secret_access_key, config.session_token
+    return S3Settings(
+        config.endpoint,
+        config.region,
+        config.access_key_id,
+        None if secret is None else secret.get_secret_value(),
+        None if token is None else token.get_secret_value(),
+    )
 
 
 def source_of(config: ReplicatorConfig) -> SourceAddress:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_serializer, field_validator, model_validator
 
-from penstock.config.model import ConfigModel, OneOf, PathOrUrl, resolve_place
+from penstock.config.model import ConfigModel, OneOf, PathOrUrl, is_url, resolve_place
 from penstock.config.modes import ModesConfig, ModesSetting
+from penstock.config.s3 import AWS_PACKAGE, S3Config
 from penstock.config.upkeep import UpkeepConfig
 from penstock.model.mode import TableModes
 
@@ -21,13 +22,19 @@ class DeltaConfig(ConfigModel):
     """Delta tables, at `<path>/<schema>/<table>`."""
 
     path: PathOrUrl = Field(min_length=1)
-    """A folder, local or mounted. URLs of object stores are not supported yet."""
+    """A folder, local or mounted, or `s3://bucket/folder`."""
+    s3: S3Config = S3Config()
+    """How the bucket is reached, if the path is in one."""
     cdc_columns: bool = True
     """Whether rows of `current` tables also carry _CHANGE_TYPE, _LSN and _TIMESTAMP. On: they cost little and answer
     most questions. Tables that keep the past always do."""
     modes: ModesSetting = ModesConfig()
     """What tables keep: a mode for all (current, history, scd2), or `default` and exceptions in `tables`."""
     upkeep: UpkeepConfig = UpkeepConfig()
+
+
+def _is_bucket(place: str | None) -> bool:
+    return place is not None and place.startswith(("s3://", "s3a://"))
 
 
 def _as_text(value: object) -> object:
@@ -90,7 +97,10 @@ class IcebergConfig(ConfigModel):
     catalog_name: str = Field(default="penstock", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """What Spark calls the catalog; a JDBC catalog also keeps it with every table."""
     warehouse: str | None = Field(default=None, min_length=1, validate_default=True)
-    """The folder for the tables; with a REST catalog, what its server calls the warehouse, if it needs to be told."""
+    """The folder for the tables, or `s3://bucket/folder` with a JDBC catalog; with a REST catalog, what its server
+    calls the warehouse, if it needs to be told."""
+    s3: S3Config | None = Field(default=None, validate_default=True)
+    """How buckets are reached; needed with a REST catalog whose tables are in one, and `{}` means as elsewhere."""
     cdc_columns: bool = True
     """Whether rows of `current` tables also carry _CHANGE_TYPE, _LSN and _TIMESTAMP. On: they cost little and answer
     most questions. Tables that keep the past always do."""
@@ -106,7 +116,14 @@ class IcebergConfig(ConfigModel):
             return warehouse
         if warehouse is None:
             raise ValueError("a folder for the tables is needed")
+        if is_url(warehouse) and catalog is not None and catalog.jdbc is not None and catalog.jdbc.uri is None:
+            raise ValueError("a JDBC catalog of tables in a bucket needs a uri: SQLite's file cannot be there")
         return resolve_place(warehouse, info)
+
+    @field_validator("s3")
+    @classmethod
+    def _default_s3(cls, s3: S3Config | None, info: ValidationInfo) -> S3Config | None:
+        return S3Config() if s3 is None and _is_bucket(info.data.get("warehouse")) else s3
 
     @property
     def catalog_properties(self) -> dict[str, str]:
@@ -114,7 +131,8 @@ class IcebergConfig(ConfigModel):
         chosen = self.catalog.hadoop or self.catalog.jdbc or self.catalog.rest
         assert chosen is not None
         place = {} if self.warehouse is None else {"warehouse": self.warehouse}
-        return {"type": self.catalog.kind, **place, **self._own_properties, **chosen.properties}
+        bucket = {} if self.s3 is None else self.s3.iceberg_properties
+        return {"type": self.catalog.kind, **place, **bucket, **self._own_properties, **chosen.properties}
 
     @property
     def _own_properties(self) -> dict[str, str]:
@@ -142,7 +160,8 @@ class IcebergConfig(ConfigModel):
     def packages(self) -> tuple[str, ...]:
         """What Spark needs besides Iceberg itself, as Maven coordinates."""
         jdbc = self.catalog.jdbc
-        return () if jdbc is None else (jdbc.driver_package or SQLITE_PACKAGE,)
+        driver = () if jdbc is None else (jdbc.driver_package or SQLITE_PACKAGE,)
+        return driver if self.s3 is None else (*driver, AWS_PACKAGE)
 
 
 class MemoryDestinationConfig(ConfigModel):

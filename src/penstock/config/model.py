@@ -62,7 +62,13 @@ def resolve_place(text: str, info: ValidationInfo) -> str:
     return text if is_url(text) else str(_resolve(Path(text), info))
 
 
-LocalPath = Annotated[Path, AfterValidator(_resolve)]
+def _refuse_url(path: Path, info: ValidationInfo) -> Path:
+    if is_url(str(path)):
+        raise ValueError("must be a folder or file of this machine: what is kept here is synced, which no URL allows")
+    return _resolve(path, info)
+
+
+LocalPath = Annotated[Path, AfterValidator(_refuse_url)]
 """A path on this machine."""
 
 PathOrUrl = Annotated[str, AfterValidator(resolve_place)]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from penstock.contract.files import Files
 from penstock.model.cell import TableRow
 from penstock.model.event import Event, Truncate
 from penstock.model.lsn import Lsn
@@ -27,7 +28,7 @@ class CopiedFile:
     """A Parquet file that a Spark task wrote and that nobody reads until a destination commits it."""
 
     path: str
-    """Absolute, or a URL."""
+    """Among the files that it was written to: absolute on a disk, a key in a bucket."""
     rows: int
     size_bytes: int
     minimums: Mapping[str, Any]
@@ -63,13 +64,20 @@ class RowBatch(Protocol):
         ...
 
     def write_files(
-        self, url: str, extra: Mapping[str, pa.Scalar[Any]] | None = None, *, is_packed: bool = False
+        self,
+        folder: str,
+        extra: Mapping[str, pa.Scalar[Any]] | None = None,
+        *,
+        is_packed: bool = False,
+        files: Files | None = None,
     ) -> Sequence[CopiedFile]:
-        """Let Spark tasks write the rows as Parquet below `url`, and return what they wrote.
+        """Let Spark tasks write the rows as Parquet into a folder, and return what they wrote.
+
+        The folder is on this machine's disks, or among `files`: then every task reaches it as they say.
 
         `extra` are constant columns to append. `is_packed` allows encodings that Parquet's second version brought,
-        which are smaller and quicker, and which not every reader knows. Files of failed attempts may remain below
-        `url`; only those returned count. A table without rows gives no files.
+        which are smaller and quicker, and which not every reader knows. Files of failed attempts may remain in
+        the folder; only those returned count. A table without rows gives no files.
         """
         ...
 

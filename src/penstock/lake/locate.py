@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pyarrow import fs
 
+from penstock.contract.files import Files
 from penstock.lake.key import Bound, KeySet, Numbers, comparable, ordered_value
 from penstock.wire.arrow import wrap
 
@@ -44,7 +44,7 @@ class Found:
 class LakeFiles:
     """The Parquet files of one table, with its key's columns as they are compared."""
 
-    filesystem: fs.FileSystem
+    files: Files
     key: pa.Schema
 
     def find(self, path: str, keys: KeySet) -> Found:
@@ -108,7 +108,7 @@ class LakeFiles:
 
     def _open(self, path: str) -> pq.ParquetFile:
         # Spark writes timestamps as INT96, which would otherwise be read as nanoseconds, and overflow.
-        return pq.ParquetFile(path, filesystem=self.filesystem, coerce_int96_timestamp_unit="us")
+        return pq.ParquetFile(self.files.open(path), coerce_int96_timestamp_unit="us")
 
 
 def _bound(statistics: Any, field: pa.Field[Any]) -> Bound | None:

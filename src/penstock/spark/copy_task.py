@@ -14,16 +14,17 @@ import zipimport
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.contract import CopiedFile
+from penstock.contract.files import Files
 from penstock.errors import ErrorKind, PenstockError
 from penstock.model.copying import CopyRange
 from penstock.spark.copy_plan import CopyPlan
 from penstock.spark.parquet import FileWriter
+from penstock.storage.local import LOCAL
 
 PAUSES_S = (0.1, 0.5, 2.0, 5.0)
 """Before each further attempt: a killed backend is replaced at once, a failing network takes a moment. A source that
@@ -67,16 +68,17 @@ class TaskFailure:
 class FileTarget:
     """Where a copy's files go, and how they are written."""
 
-    url: str
+    folder: str
     extra: Mapping[str, Any]
     """Constant columns behind those of the rows."""
     encodings: Mapping[str, str]
     """By column, where it is not for Parquet's writer to choose."""
+    files: Files = LOCAL
 
     def open(self, schema: pa.Schema) -> FileWriter:
         """Begin another file."""
-        path = Path(self.url) / f"part-{uuid.uuid4().hex}.parquet"
-        return FileWriter(path, schema, self.extra, self.encodings)
+        path = f"{self.folder.rstrip('/')}/part-{uuid.uuid4().hex}.parquet"
+        return FileWriter(path, schema, self.extra, self.encodings, self.files)
 
 
 def write_range(

@@ -8,17 +8,17 @@ and writes one while the next gathers: a server need not wait while we compress,
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.contract.batch import CopiedFile
+from penstock.contract.files import Files, NewFile
 from penstock.model.table import TableSchema
+from penstock.storage.local import LOCAL
 from penstock.wire.arrow import compute
 from penstock.wire.column import arrow_schema
 
@@ -41,9 +41,16 @@ class FileWriter:
     """
 
     def __init__(
-        self, path: Path, schema: pa.Schema, constants: Mapping[str, Any], encodings: Mapping[str, str] | None = None
+        self,
+        path: str,
+        schema: pa.Schema,
+        constants: Mapping[str, Any],
+        encodings: Mapping[str, str] | None = None,
+        files: Files = LOCAL,
     ) -> None:
         self._path = path
+        self._files = files
+        self._new: NewFile | None = None
         self._encodings = encodings or {}
         self._constants = tuple(constants.values())
         self._schema = pa.schema([*schema, *(pa.field(name, value.type) for name, value in constants.items())])
@@ -69,11 +76,11 @@ class FileWriter:
             self._flush()
         self._wait()
         self._thread.shutdown()
-        if self._writer is None:
+        if self._writer is None or self._new is None:
             return None
         self._writer.close()
-        _sync(self._path)
-        return describe_file(str(self._path), self._path.stat().st_size, self._metadata[0])
+        self._new.finish()
+        return describe_file(self._path, self._new.size, self._metadata[0])
 
     def discard(self) -> None:
         """Remove what was written, whether or not it is finished."""
@@ -82,7 +89,8 @@ class FileWriter:
             with contextlib.suppress(OSError, pa.ArrowException):
                 self._writer.close()
             self._writer.is_open = False  # or else it would try again when it is collected
-        self._path.unlink(missing_ok=True)
+        if self._new is not None:
+            self._new.discard()
 
     def _flush(self) -> None:
         rows = self._gathered()
@@ -108,8 +116,9 @@ class FileWriter:
 
     def _open(self, sample: pa.Table) -> pq.ParquetWriter:
         repetitive = repetitive_columns(sample)
+        self._new = self._files.create(self._path)
         return pq.ParquetWriter(
-            str(self._path),
+            self._new.file,
             self._schema,
             compression=COMPRESSION,
             use_dictionary=repetitive,  # type: ignore[arg-type]  # the stubs know no names
@@ -163,11 +172,6 @@ def _bounded_columns(sample: pa.Table) -> Any:
 
 def _has_large_values(values: pa.ChunkedArray[Any]) -> bool:
     return values.nbytes > _LARGE_VALUE_BYTES * len(values)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def describe_file(path: str, size_bytes: int, metadata: pq.FileMetaData) -> CopiedFile:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.contract import CopiedFile
+from penstock.contract.files import Files
 from penstock.errors import ErrorKind, PenstockError
 from penstock.model.cell import TableRow
 from penstock.model.lsn import Lsn
@@ -20,6 +21,7 @@ from penstock.postgres.ranges import Copied
 from penstock.spark.copy_plan import CopyPlan
 from penstock.spark.copy_task import FileTarget, TaskFailure, read_numbered, write_range
 from penstock.spark.parquet import packed_encodings
+from penstock.storage.local import LOCAL
 from penstock.wire.text import cell_values
 
 if TYPE_CHECKING:
@@ -93,9 +95,14 @@ class CopyRows:
         return numbers.mapInArrow(partial(read_numbered, plan), schema)
 
     def write_files(
-        self, url: str, extra: Mapping[str, Any] | None = None, *, is_packed: bool = False
+        self,
+        folder: str,
+        extra: Mapping[str, Any] | None = None,
+        *,
+        is_packed: bool = False,
+        files: Files | None = None,
     ) -> Sequence[CopiedFile]:
-        """Let Spark tasks write the rows as Parquet below `url`, and return what they wrote."""
+        """Let Spark tasks write the rows as Parquet into a folder, and return what they wrote."""
         self._check()
         if not self._plan.ranges:
             return []
@@ -106,7 +113,8 @@ class CopyRows:
         context.setJobGroup(self._job_group, f"copy of {self._plan.schema.name}", interruptOnCancel=True)
         self._check()  # once more: starting Spark takes seconds
         ranges = context.parallelize(self._plan.ranges, self._tasks(spark))
-        target = FileTarget(url, extra or {}, packed_encodings(self.schema) if is_packed else {})
+        encodings = packed_encodings(self.schema) if is_packed else {}
+        target = FileTarget(folder, extra or {}, encodings, files or LOCAL)
         written: list[CopiedFile | TaskFailure | None] = ranges.map(
             partial(write_range, replace(self._plan, ranges=()), target, rows, blocks)
         ).collect()

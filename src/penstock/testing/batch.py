@@ -6,7 +6,6 @@ import datetime as dt
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -14,11 +13,13 @@ import pyarrow.parquet as pq
 
 from penstock.contract import columns as log
 from penstock.contract.batch import CopiedFile, TableChanges
+from penstock.contract.files import Files
 from penstock.model.cell import UNCHANGED, Cell, OldRow, OldRowKind, TableRow
 from penstock.model.event import Begin, Commit, Delete, Event, Insert, Truncate, Update
 from penstock.model.lsn import Lsn, Position
 from penstock.model.table import Column, TableId, TableSchema
 from penstock.spark.parquet import describe_file
+from penstock.storage.local import LOCAL, new_file
 from penstock.wire.arrow import arrow_type
 
 if TYPE_CHECKING:
@@ -82,20 +83,23 @@ class ArrowRows:
 
     def write_files(
         self,
-        url: str,
+        folder: str,
         extra: Mapping[str, pa.Scalar[Any]] | None = None,
         *,
         is_packed: bool = False,  # noqa: ARG002  # need not be
+        files: Files | None = None,
     ) -> Sequence[CopiedFile]:
-        """Write one Parquet file into a local folder; none for no rows."""
+        """Write one Parquet file into a folder; none for no rows."""
         if not self.table.num_rows:
             return []
         table = self.table
         for name, scalar in (extra or {}).items():
             table = table.append_column(name, _repeated(scalar, table.num_rows))
-        path = Path(url) / f"part-{uuid.uuid4()}.parquet"
-        pq.write_table(table, path)
-        return [describe_file(str(path), path.stat().st_size, pq.read_metadata(path))]
+        path = f"{folder}/part-{uuid.uuid4()}.parquet"
+        described: list[pq.FileMetaData] = []
+        with new_file(files or LOCAL, path) as new:
+            pq.write_table(table, new.file, metadata_collector=described)
+        return [describe_file(path, new.size, described[0])]
 
 
 def _repeated(scalar: Any, times: int) -> pa.Array[Any]:

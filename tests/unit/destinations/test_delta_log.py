@@ -145,8 +145,8 @@ def test_a_commit_goes_on_from_the_one_before(tmp_path: Path) -> None:
 
 def test_a_file_that_fails_half_way_is_not_left_behind(tmp_path: Path) -> None:
     folder = TableFolder(str(tmp_path))
-    with pytest.raises(UnicodeEncodeError), folder.new_file("x") as file:
-        file.write("\ud800".encode())
+    with pytest.raises(UnicodeEncodeError), folder.new_file("x") as new:
+        new.file.write("\ud800".encode())
     assert folder.names("") == []
 
 

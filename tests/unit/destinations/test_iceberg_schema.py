@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.destinations.iceberg import CatalogSettings, IcebergDestination, validate
-from penstock.destinations.iceberg.catalog import local_path, place_of, sql_name
+from penstock.destinations.iceberg.catalog import place_of, sql_name
 from penstock.destinations.iceberg.fault import java_fault
 from penstock.destinations.iceberg.rows import DataFolder, read_deletes
 from penstock.destinations.iceberg.schema import (
@@ -29,6 +29,7 @@ from penstock.errors import DestinationError, ErrorKind, Retry
 from penstock.lake.key import ordered_value
 from penstock.lake.layout import Layout
 from penstock.model.table import Column, Kind, PgType, PipelineId, TableId, TableName, TableSchema
+from penstock.storage.local import LOCAL
 from penstock.store.memory import MemoryStore
 from penstock.testing.batch import no_spark
 from penstock.testing.destination_suite import EVERYTHING, INT8, TEXT
@@ -56,10 +57,10 @@ def test_ordinary_names_are_their_own() -> None:
 
 @pytest.mark.parametrize("location", ["/lake/t", "file:/lake/t", "file:///lake/t"])
 def test_a_local_location_is_a_path_however_it_is_written(location: str) -> None:
-    assert local_path(location) == "/lake/t"
+    assert LOCAL.path(location) == "/lake/t"
 
 
-def test_an_object_store_is_refused_rather_than_half_served() -> None:
+def test_folders_in_a_bucket_are_refused_as_a_catalog() -> None:
     settings = CatalogSettings("lake", {"type": "hadoop", "warehouse": "s3://bucket/lake"})
     with pytest.raises(DestinationError, match="s3://bucket/lake") as raised:
         IcebergDestination(settings, pipeline=PipelineId("p"), spark=no_spark, tables=MemoryStore())
@@ -159,7 +160,7 @@ def test_deletes_are_read_back_as_they_were_written(
 ) -> None:
     folder = DataFolder.of(str(tmp_path_factory.mktemp("t")))
     file = folder.write_deletes({name: np.array(list(places), np.int64) for name, places in gone.items()})
-    assert {name: set(places.tolist()) for name, places in read_deletes(file.path)} == gone
+    assert {name: set(places.tolist()) for name, places in read_deletes(LOCAL, file.path)} == gone
     rows = pq.read_table(file.path).to_pylist()
     assert [(row["file_path"], row["pos"]) for row in rows] == sorted((n, p) for n in gone for p in gone[n])
 

@@ -10,18 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyarrow import fs
 
 from penstock.lake.key import KeySet, comparable, number_keys
 from penstock.lake.locate import Found, LakeFiles
 from penstock.lake.search import KeyCache, Search, SearchedFile
+from penstock.storage.local import LOCAL
 from penstock.testing.batch import no_spark
 
 ID = pa.schema([("id", pa.int64())])
 
 
 def files_of(key: pa.Schema) -> LakeFiles:
-    return LakeFiles(fs.LocalFileSystem(), key)
+    return LakeFiles(LOCAL, key)
 
 
 def found(result: Found) -> list[tuple[int, int]]:

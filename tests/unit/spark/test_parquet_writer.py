@@ -27,7 +27,7 @@ CONSTANTS = {
 
 
 def write(path: Path, batches: list[pa.RecordBatch], constants: dict[str, Any] | None = None) -> Any:
-    writer = FileWriter(path, batches[0].schema, constants or {})
+    writer = FileWriter(str(path), batches[0].schema, constants or {})
     for batch in batches:
         writer.write(batch)
     return writer.finish()
@@ -67,7 +67,7 @@ def test_a_row_group_ends_when_its_bytes_are_many_however_few_its_rows(
 
 def test_a_file_without_rows_is_none(tmp_path: Path) -> None:
     schema = pa.schema([("n", pa.int64())])
-    assert FileWriter(tmp_path / "f.parquet", schema, CONSTANTS).finish() is None
+    assert FileWriter(str(tmp_path / "f.parquet"), schema, CONSTANTS).finish() is None
     assert write(tmp_path / "f.parquet", [pa.RecordBatch.from_pylist([], schema)], CONSTANTS) is None
     assert list(tmp_path.iterdir()) == []
 
@@ -84,7 +84,7 @@ def test_a_discarded_file_is_gone_whether_or_not_something_was_written(
     for limit in (1, 1 << 20):
         monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", limit)
         batch = pa.record_batch({"n": [1, 2, 3]})
-        writer = FileWriter(tmp_path / "f.parquet", batch.schema, {})
+        writer = FileWriter(str(tmp_path / "f.parquet"), batch.schema, {})
         writer.write(batch)
         writer._wait()
         assert (tmp_path / "f.parquet").exists() == (limit == 1)
@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_written_is_an_error_of_whoever_writes(
 ) -> None:
     monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 1)
     batch = pa.record_batch({"n": [1, 2, 3]})
-    writer = FileWriter(tmp_path / "missing" / "f.parquet", batch.schema, {})
+    writer = FileWriter(str(tmp_path / "missing" / "f.parquet"), batch.schema, {})
     writer.write(batch)
     with pytest.raises(FileNotFoundError):
         writer.write(batch)
@@ -140,7 +140,7 @@ def test_packed_numbers_and_uuids_are_read_back(tmp_path: Path) -> None:
         for n in range(5000)
     ]
     batch = pa.RecordBatch.from_pylist(rows, arrow_schema(table))
-    writer = FileWriter(tmp_path / "f.parquet", batch.schema, CONSTANTS, packed_encodings(table))
+    writer = FileWriter(str(tmp_path / "f.parquet"), batch.schema, CONSTANTS, packed_encodings(table))
     writer.write(batch)
     writer.finish()
     assert pq.read_table(tmp_path / "f.parquet").select(batch.schema.names).to_pylist() == rows

@@ -15,7 +15,6 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import fs
 from pyroaring import BitMap64
 
 from penstock.contract import columns as logged
@@ -60,7 +59,7 @@ class Draft:
     operation: str
     actions: list[Action] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    """Names of new files that only this draft refers to."""
+    """Paths of new files that only this draft refers to."""
     is_append: bool = False
 
 
@@ -111,8 +110,8 @@ class Edit:
         info = action.commit_info(committer, self.end, version, draft.operation, is_append=draft.is_append)
         hit("delta.commit")
         if not self.table.log.commit(state, [info, action.transaction(committer.app_id, self.end), *draft.actions]):
-            for name in draft.files:
-                self.folder.remove(name)
+            for path in draft.files:
+                self.folder.files.remove(path)
             return False
         hit("delta.committed")
         if state.version % state.checkpoint_interval == 0:
@@ -141,7 +140,7 @@ class Edit:
         members = [each for each in state.members.values() if keys.may_be_within(each.bounds(columns))]
         # No row takes less than a byte: a file of unknown length counts as a long one.
         searched = [SearchedFile(self._path(each), each.rows or each.add["size"]) for each in members]
-        found = self.table.search.find(LakeFiles(fs.LocalFileSystem(), columns), searched, keys)
+        found = self.table.search.find(LakeFiles(self.folder.files, columns), searched, keys)
         losses = (self._loss(member, each) for member, each in zip(members, found, strict=True) if len(each.places))
         return [loss for loss in losses if len(loss.found.places)]
 
@@ -153,7 +152,7 @@ class Edit:
 
     def _mark(self, losses: Sequence[Loss], draft: Draft) -> None:
         """Give every file that loses rows another deletion vector; one that loses its last row goes as a whole."""
-        writer, files = vector.VectorWriter(uuid.uuid4()), LakeFiles(fs.LocalFileSystem(), pa.schema([]))
+        writer, files = vector.VectorWriter(uuid.uuid4()), LakeFiles(self.folder.files, pa.schema([]))
         for loss in losses:
             draft.actions.append(action.remove(loss.member))
             rows = loss.member.rows or files.rows(self._path(loss.member))
@@ -161,9 +160,9 @@ class Edit:
                 draft.actions.append(action.with_vector(loss.member, writer.add(loss.gone), rows))
         if writer.file is not None:
             name, content = writer.file
-            with self.folder.new_file(name) as file:
-                file.write(content)
-            draft.files.append(name)
+            with self.folder.new_file(name) as new:
+                new.file.write(content)
+            draft.files.append(self.folder.path(name))
 
     def _path(self, member: Member) -> str:
         return self.folder.path(member.add["path"])
@@ -268,4 +267,4 @@ class Application(Edit):
 
     @cached_property
     def _files(self) -> LakeFiles:
-        return LakeFiles(fs.LocalFileSystem(), self._key)
+        return LakeFiles(self.folder.files, self._key)

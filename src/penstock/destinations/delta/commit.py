@@ -27,9 +27,14 @@ _log = logging.getLogger(__name__)
 class Committer:
     """One table's place in the lake, and how its commits name its pipeline and position."""
 
-    location: str
+    folder: TableFolder
     pipeline: PipelineId
     table: TableId
+
+    @property
+    def location(self) -> str:
+        """Where the table is, as the Delta library is told it."""
+        return self.folder.location
 
     @property
     def app_id(self) -> str:
@@ -47,7 +52,15 @@ class Committer:
 
     def open(self) -> DeltaTable | None:
         """Read the table's present state, or None if there is none."""
-        return DeltaTable(self.location) if DeltaTable.is_deltatable(self.location) else None
+        return self._opened() if DeltaTable.is_deltatable(self.location, self._options) else None
+
+    def _opened(self) -> DeltaTable:
+        return DeltaTable(self.location, storage_options=self._options)
+
+    @property
+    def _options(self) -> dict[str, str] | None:
+        options = self.folder.files.options
+        return None if options is None else dict(options)
 
     def checkpoint(self) -> None:
         """Write down the table's present state, and drop entries of its log that are past their retention.
@@ -55,7 +68,7 @@ class Committer:
         The commit before it stands whether or not this succeeds.
         """
         try:
-            table = DeltaTable(self.location)
+            table = self._opened()
             table.create_checkpoint()
             table.cleanup_metadata()
         except (DeltaError, OSError):
@@ -91,6 +104,7 @@ class Committer:
             partition_by=[],
             description=self.description,
             configuration={"delta.enableDeletionVectors": "true"},
+            storage_options=self._options,
             commit_properties=self._properties(position, parts, since=position if mode.keeps_past else None),
         )
         hit("delta.committed")
@@ -120,9 +134,10 @@ class Committer:
     def _added(self, files: Iterable[CopiedFile]) -> list[AddAction]:
         hit("delta.commit")
         now_ms = time.time_ns() // 1_000_000
-        folder = TableFolder(self.location)
         return [
-            AddAction(folder.logged(file.path), file.size_bytes, {}, now_ms, data_change=True, stats=statistics(file))
+            AddAction(
+                self.folder.logged(file.path), file.size_bytes, {}, now_ms, data_change=True, stats=statistics(file)
+            )
             for file in files
         ]
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from deltalake import DeltaTable
-from pyarrow import fs
 
 from penstock.contract.batch import EventBatch, RowBatch, TableChanges
 from penstock.contract.upkeep import Upkeep
@@ -39,6 +37,8 @@ from penstock.lake.upkeep import UpkeepPolicy
 from penstock.model.lsn import Lsn
 from penstock.model.mode import TableModes
 from penstock.model.table import PipelineId, TableId, TableSchema
+from penstock.storage.place import files_at, in_full
+from penstock.storage.s3 import S3Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,8 @@ class DeltaDestination:
 
     Spark is asked for by copies, and where rows have to be found in very large tables. `cdc_columns` adds
     `_CHANGE_TYPE` (INSERT or UPDATE), `_LSN` and `_TIMESTAMP` of the change that last wrote a row. `modes` says which
-    tables keep more than the present, and `upkeep` when small files are put together and old ones removed.
+    tables keep more than the present, and `upkeep` when small files are put together and old ones removed. `path` may
+    be `s3://bucket/folder`, reached as `s3` says.
     """
 
     name: ClassVar[str] = "delta"
@@ -68,10 +69,11 @@ class DeltaDestination:
         cdc_columns: bool = True,
         modes: TableModes = _ALL_CURRENT,
         upkeep: UpkeepPolicy = _DEFAULT_UPKEEP,
+        s3: S3Settings | None = None,
         clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
-        self._filesystem, self._folder = _filesystem(path)
-        self._path = self._folder
+        self._path = in_full(path).rstrip("/")
+        self._files = files_at(self._path, s3)
         self._pipeline = pipeline
         self._tables = tables
         self._cdc = cdc_columns
@@ -84,8 +86,8 @@ class DeltaDestination:
         self._search = Search(spark)
 
     def startup(self) -> None:
-        """Check that the lake's folder can be written."""
-        validate.check_lake(self._path, self._filesystem, self._folder)
+        """Check that the lake's folder can be written, by one writer at a time."""
+        validate.check_lake(self._path, self._files)
 
     def shutdown(self) -> None:
         """End our threads; Spark belongs to whoever opened it."""
@@ -141,11 +143,13 @@ class DeltaDestination:
                 validate.check_owner(present, committer.description, committer.location)
             elif rows.part:
                 raise _never_copied(table, committer.location)
-            self._filesystem.create_dir(f"{self._folder}/{self._place(table)}", recursive=True)
+            base = committer.folder.base
+            self._files.make_folder(base)
             now = self._clock()
             past = self._past_state(table, layout, committer) if present is not None and rows.part == 0 else None
             # Whoever reads tables with deletion vectors reads Parquet's newer encodings too.
-            files = rows.write_files(committer.location, layout.copied_values(rows.watermark, now), is_packed=True)
+            values = layout.copied_values(rows.watermark, now)
+            files = rows.write_files(base, values, is_packed=True, files=self._files)
             if past is not None:
                 lake_table = LakeTable(self._log(table.id, committer), committer, self._search, layout)
                 with self._turns.of(table.id):
@@ -209,11 +213,11 @@ class DeltaDestination:
         with self._lock:
             known = self._logs.get(table)
             if known is None or known.folder.location != committer.location:
-                known = self._logs[table] = TableLog(TableFolder(committer.location))
+                known = self._logs[table] = TableLog(committer.folder)
             return known
 
     def _committer(self, table: TableId, folder: str) -> Committer:
-        return Committer(f"{self._path.rstrip('/')}/{folder}", self._pipeline, table)
+        return Committer(TableFolder(f"{self._path}/{folder}", self._files), self._pipeline, table)
 
     def _place(self, schema: TableSchema) -> str:
         """Return the table's folder, choosing it when the table is first met; it stays when the table is renamed."""
@@ -240,14 +244,3 @@ def _never_copied(schema: TableSchema, location: str) -> DestinationError:
         kind=ErrorKind.DESTINATION_UNSUPPORTED,
         remedy="Resync the table; its Delta table was moved, removed or replaced.",
     )
-
-
-def _filesystem(path: str) -> tuple[fs.FileSystem, str]:
-    """Return where a lake is, in full. Tasks write files with local calls, so a URL is refused, not half served."""
-    if "://" in path:
-        raise DestinationError(
-            f"the lake at {path} is not a folder: lakes on object stores are not supported yet",
-            kind=ErrorKind.DESTINATION_UNSUPPORTED,
-            remedy="Set destination.delta.path to a folder, local or mounted.",
-        )
-    return fs.LocalFileSystem(), str(Path(path).expanduser().absolute())

@@ -154,7 +154,7 @@ class TableLog:
     def __init__(self, folder: TableFolder) -> None:
         self.folder = folder
         self._state: TableState | None = None
-        self._identity: tuple[int, ...] | None = None
+        self._identity: tuple[Any, ...] | None = None
 
     def refresh(self) -> TableState | None:
         """Return the table's present state, reading what was committed since; None if there is no table."""
@@ -195,10 +195,9 @@ class TableLog:
             ) from error
 
     def _stored(self, found: Mapping[str, Any]) -> BitMap64:
-        name = vector.stored_path(found)
-        path = name if found["storageType"] == "p" else f"{self.folder.location}/{name}"
+        path = self.folder.path(vector.stored_path(found))
         # The vector's length stands before it, its checksum behind.
-        content = self.folder.read(self.folder.path(path), found.get("offset") or 0, found["sizeInBytes"] + 8)
+        content = self.folder.files.read(path, found.get("offset") or 0, found["sizeInBytes"] + 8)
         if content is None:
             raise ValueError("its file is missing")
         return vector.read_stored(found, content)
@@ -226,7 +225,7 @@ class TableLog:
         return state
 
     def _checkpointed(self, name: str) -> Iterator[Action]:
-        with pq.ParquetFile(f"{self.folder.location}/{_LOG}/{name}") as file:
+        with pq.ParquetFile(self.folder.files.open(self.folder.path(f"{_LOG}/{name}"))) as file:
             for batch in file.iter_batches(columns=list(_replayed_columns(file.schema_arrow))):
                 for row in batch.to_pylist(maps_as_pydicts="strict"):
                     yield {name: _without_nulls(value) for name, value in row.items() if value is not None}

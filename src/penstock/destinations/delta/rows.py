@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,13 +41,12 @@ def write_rows(
     name = f"part-{uuid.uuid4()}.parquet"
     written: list[pq.FileMetaData] = []
     with (
-        folder.new_file(name) as file,
-        pq.ParquetWriter(file, target, compression=compression, metadata_collector=written) as out,
+        folder.new_file(name) as new,
+        pq.ParquetWriter(new.file, target, compression=compression, metadata_collector=written) as out,
     ):
         for table in _gathered(tables):
             out.write_table(table)
-    path = f"{folder.location}/{name}"
-    described = describe_file(path, Path(path).stat().st_size, written[0])
+    described = describe_file(f"{folder.base}/{name}", new.size, written[0])
     if not described.rows:
         folder.remove(name)
         return []

@@ -15,7 +15,6 @@ from functools import cached_property
 from threading import RLock
 
 import pyarrow as pa
-from pyarrow import fs
 
 from penstock.contract.batch import CopiedFile
 from penstock.contract.upkeep import Upkeep
@@ -126,7 +125,7 @@ class TableUpkeep:
         if state is not None and draft is not None:
             return Upholding(self.table, state).is_made(state, draft)
         for file in files:
-            self._folder.remove(file.path)
+            self._folder.files.remove(file.path)
         return False
 
     def _draft(self, state: TableState, rewriting: Rewriting, files: Sequence[CopiedFile]) -> Draft | None:
@@ -150,9 +149,9 @@ class TableUpkeep:
             added = action.with_vector(member, rows, file.rows, is_change=False)
             if writer.file is not None:
                 name, content = writer.file
-                with self._folder.new_file(name) as stream:
-                    stream.write(content)
-                draft.files.append(name)
+                with self._folder.new_file(name) as new:
+                    new.file.write(content)
+                draft.files.append(self._path(name))
         draft.actions.append(added)
 
     def _clean(self) -> None:
@@ -173,12 +172,12 @@ class TableUpkeep:
 
     def _removals(self, state: TableState) -> dict[str, int]:
         """Return when files were taken out of the table that are still in its folder; the others are forgotten."""
-        names = {f"{self._folder.location}/{name}" for name in self._folder.names("")}
+        names = {f"{self._folder.base}/{name}" for name in self._folder.names("")}
         state.removed = {name: at_ms for name, at_ms in state.removed.items() if self._path(name) in names}
         return {self._path(name): at_ms for name, at_ms in state.removed.items()}
 
     def _is_due(self, name: str, age_s: float, used: set[str], removed: Mapping[str, int]) -> bool:
-        path = f"{self._folder.location}/{name}"
+        path = f"{self._folder.base}/{name}"
         if path in used or name.startswith(("_", ".")) or not name.endswith(_DATA_SUFFIXES):
             return False
         if path in removed:
@@ -208,7 +207,7 @@ class TableUpkeep:
 
     @cached_property
     def _files(self) -> LakeFiles:
-        return LakeFiles(fs.LocalFileSystem(), pa.schema([]))
+        return LakeFiles(self._folder.files, pa.schema([]))
 
 
 def _described(member: Member) -> StoredFile | None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
-
 from deltalake import DeltaTable
-from pyarrow import fs
 
+from penstock.contract.files import Files
 from penstock.destinations.delta.log import TableState
 from penstock.destinations.delta.schema import delta_fields
 from penstock.errors import DestinationError, ErrorKind
 from penstock.lake.layout import Layout
-from penstock.lake.validate import check_mode, unsupported
+from penstock.lake.validate import check_mode, check_writable, unsupported
 from penstock.model.table import TableSchema
 
 # What a table may have without asking anything of a writer that sets every column of every row itself.
@@ -42,20 +40,21 @@ _NEEDED_SETTINGS = {
 _DEFAULTS = {"delta.enableDeletionVectors": "false"}
 
 
-def check_lake(path: str, filesystem: fs.FileSystem, folder: str) -> None:
-    """Create the lake's folder and write a file in it, or say why that is not possible."""
-    probe = f"{folder}/.penstock-probe-{uuid.uuid4().hex}"
+def check_lake(path: str, files: Files) -> None:
+    """Write a file into the lake's folder, or say why that is not possible, or not safe."""
     try:
-        filesystem.create_dir(folder, recursive=True)
-        with filesystem.open_output_stream(probe) as stream:
-            stream.write(b"penstock")
-        filesystem.delete_file(probe)
+        is_safe = check_writable(files, files.path(path))
     except OSError as error:
         raise DestinationError(
             f"The lake's folder {path} cannot be written: {error.strerror or type(error).__name__}.",
             kind=ErrorKind.DESTINATION_PERMISSION_DENIED,
             remedy=f"Give this process's user write access to {path}, or set destination.delta.path to another folder.",
         ) from error
+    if not is_safe:
+        raise unsupported(
+            f"At {path} one writer can overwrite what another has just written: no commit would be safe there.",
+            "Use a store that honours If-None-Match: * in a PUT, as S3 does, or a file system with hard links.",
+        )
 
 
 def is_owned(table: DeltaTable, description: str) -> bool:

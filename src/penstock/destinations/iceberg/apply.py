@@ -16,7 +16,6 @@ from py4j.protocol import Py4JJavaError
 
 from penstock.contract import columns as log
 from penstock.contract.batch import CopiedFile, TableChanges
-from penstock.destinations.iceberg.catalog import local_path
 from penstock.destinations.iceberg.client import Mark, MarkKeys, Version, is_outrun
 from penstock.destinations.iceberg.index import FileIndex, KnownFiles, index_columns
 from penstock.destinations.iceberg.rows import DataFolder
@@ -103,7 +102,7 @@ class Application:
         if not completion.missing:
             return
         for name, each in found.items():
-            values = partial(self._kept_values, index, completion.columns, local_path(name))
+            values = partial(self._kept_values, index, completion.columns, index.path(name))
             yield from map(self._lake_rows, completion.completed(each, values))
         if completion.missing:
             raise self._missing_row()
@@ -139,7 +138,7 @@ class Application:
     @cached_property
     def folder(self) -> DataFolder:
         """Where the table's files are."""
-        return DataFolder.of(self.version.location)
+        return DataFolder.of(self.version.location, self.version.filesystem)
 
     @cached_property
     def _columns(self) -> pa.Schema:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.errors import DestinationError, ErrorKind
 from penstock.model.table import TableName
+from penstock.storage.place import files_at
+from penstock.storage.s3 import S3Settings
 
 HADOOP, JDBC, REST = "hadoop", "jdbc", "rest"
 
@@ -27,6 +28,8 @@ class CatalogSettings:
     """What Spark calls it; the JDBC catalog also stores it with every table."""
     properties: Mapping[str, str] = field(repr=False)
     """Iceberg's own names: `type`, `warehouse`, `uri` and what else the kind takes. Some are secrets."""
+    s3: S3Settings | None = None
+    """How we reach tables in a bucket; how the library does is among its properties."""
 
     @property
     def kind(self) -> str:
@@ -36,7 +39,12 @@ class CatalogSettings:
     @property
     def folder(self) -> str | None:
         """Where new tables go, if that is ours to say: a REST catalog's server decides for itself."""
-        return None if self.kind == REST else local_path(self.properties["warehouse"])
+        return None if self.kind == REST else self.properties["warehouse"]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether tables are on a disk, as far as that is known."""
+        return self.folder is not None and files_at(self.folder).is_local
 
 
 def place_of(name: TableName) -> str:
@@ -51,15 +59,3 @@ def _escaped(name: str) -> str:
 def sql_name(catalog: str, place: str) -> str:
     """Return a table's name for Spark's SQL and readers."""
     return ".".join(f"`{part}`" for part in (catalog, *place.split(".")))
-
-
-def local_path(location: str) -> str:
-    """Return a location as a path. Tasks write files with local calls, so a URL is refused, not half served."""
-    path = location.removeprefix("file://").removeprefix("file:")
-    if path == location and "://" in location:
-        raise DestinationError(
-            f"the Iceberg tables at {location} are not in a folder: lakes on object stores are not supported yet",
-            kind=ErrorKind.DESTINATION_UNSUPPORTED,
-            remedy="Set destination.iceberg.warehouse to a folder, local or mounted.",
-        )
-    return path

@@ -18,12 +18,14 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
 from penstock.contract.batch import CopiedFile
+from penstock.contract.files import Files
 from penstock.destinations.iceberg.catalog import CatalogSettings
 from penstock.errors import DestinationError, ErrorKind
 from penstock.failpoint import hit
 from penstock.model.lsn import Lsn
 from penstock.model.table import PipelineId, TableId
 from penstock.spark.local_files import ease_local_files
+from penstock.storage.place import files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,6 +89,7 @@ class Library:
 
     def __init__(self, spark: SparkSession, settings: CatalogSettings) -> None:
         self.spark = spark
+        self.settings = settings
         jvm = spark._jvm  # noqa: SLF001  (Iceberg has no other door for Python on the driver)
         assert jvm is not None
         ease_local_files(spark)
@@ -105,7 +108,7 @@ class Library:
         self.data_files = iceberg.DataFiles
         self.delete_files = iceberg.FileMetadata
         self.every_row = iceberg.expressions.Expressions.alwaysTrue()
-        self._is_local = settings.folder is not None
+        self._is_local = settings.is_local
         self._same_thread = iceberg.relocated.com.google.common.util.concurrent.MoreExecutors.newDirectExecutorService()
         conf = self._conf = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         parquet = iceberg.shaded.org.apache.parquet
@@ -132,8 +135,10 @@ class Library:
         """
         return operation.scanManifestsWith(self._same_thread) if self._is_local else operation
 
-    def metrics(self, path: str, config: Any, mapping: Any = None) -> Any:
+    def metrics(self, path: str, io: Any, config: Any, mapping: Any = None) -> Any:
         """Return what a Parquet file's footer says of its columns, by their ids or by their names."""
+        if not self._is_local:
+            return self.parquet_util.fileMetrics(io.newInputFile(path), config, mapping)
         found = self._input_file.fromPath(self._path(path), self._conf)
         reader = self._parquet_file.open(found, self._read_options)
         try:
@@ -193,6 +198,11 @@ class Version:
     def location(self) -> str:
         """Where the table's files are."""
         return str(self._transaction.table().location())
+
+    @cached_property
+    def filesystem(self) -> Files:
+        """How they are reached."""
+        return files_at(self.location, self._library.settings.s3)
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -311,7 +321,9 @@ class Version:
     def remove_orphans(self, older_than_ms: int) -> int:
         """Remove files in the table's folders that no version has; return how many. Runs jobs of Spark."""
         actions = self._library.spark_actions.get(self._library.spark._jsparkSession)  # noqa: SLF001
-        result = actions.deleteOrphanFiles(self.table).olderThan(older_than_ms).execute()
+        # In a bucket Iceberg's own way of listing counts: Spark's may not know the bucket.
+        seeking = actions.deleteOrphanFiles(self.table).usePrefixListing(not self.filesystem.is_local)
+        result = seeking.olderThan(older_than_ms).execute()
         return sum(1 for _ in result.orphanFileLocations().iterator())
 
     def _sealed(self, operation: Any, keys: MarkKeys, mark: Mark) -> int:
@@ -370,11 +382,11 @@ class Version:
             return list(threads.map(self._data_file, files))
 
     def _data_file(self, file: CopiedFile) -> Any:
-        metrics = self._library.metrics(file.path, self._row_metrics, self._mapping)
+        metrics = self._library.metrics(file.path, self._io, self._row_metrics, self._mapping)
         return self._described(self._library.data_files.builder(self._spec), file, metrics)
 
     def _delete_file(self, file: CopiedFile) -> Any:
-        metrics = self._library.metrics(file.path, self._library.delete_metrics)
+        metrics = self._library.metrics(file.path, self._io, self._library.delete_metrics)
         builder = self._library.delete_files.deleteFileBuilder(self._spec).ofPositionDeletes()
         return self._described(builder, file, metrics)
 
@@ -388,6 +400,10 @@ class Version:
         """Fill in a description; by the path we give, since deletes name files by exactly that."""
         builder.withPath(file.path).withFormat("PARQUET").withFileSizeInBytes(file.size_bytes)
         return builder.withMetrics(metrics).build()
+
+    @cached_property
+    def _io(self) -> Any:
+        return self._transaction.table().io()
 
     @cached_property
     def _spec(self) -> Any:

@@ -38,6 +38,7 @@ from penstock.lake.upkeep import UpkeepPolicy
 from penstock.model.lsn import Lsn
 from penstock.model.mode import TableModes
 from penstock.model.table import PipelineId, TableId, TableSchema
+from penstock.storage.place import files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,6 +88,7 @@ class IcebergDestination:
         upkeep: UpkeepPolicy = _DEFAULT_UPKEEP,
         clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
+        validate.check_catalog(catalog)
         self._catalog = catalog
         self._folder = catalog.folder
         self._pipeline = pipeline
@@ -105,7 +107,8 @@ class IcebergDestination:
     def startup(self) -> None:
         """Check that the warehouse can be written, and that a catalog elsewhere answers."""
         if self._folder is not None:
-            validate.check_folder(self._folder)
+            with translated(f"Writing to the warehouse {self._folder}"):
+                validate.check_folder(self._folder, files_at(self._folder, self._catalog.s3))
         if self._catalog.kind != HADOOP:
             with translated(f"Opening the {self._catalog.kind} catalog {self._catalog.name}"):
                 self._library().check()
@@ -160,11 +163,11 @@ class IcebergDestination:
         place = self._place(table)
         what = f"Copying {table.name} to the Iceberg table {place}"
         with translated(what):
-            location = self._begun(table, place, rows.part).location
-            validate.check_free(location)
-            folder = DataFolder.of(location)
+            begun = self._begun(table, place, rows.part)
+            validate.check_free(begun.location, begun.filesystem)
+            folder = DataFolder.of(begun.location, begun.filesystem)
             now = self._clock()
-            copied = rows.write_files(folder.path, layout.copied_values(rows.watermark, now))
+            copied = rows.write_files(folder.path, layout.copied_values(rows.watermark, now), files=begun.filesystem)
         files = [folder.named(file) for file in copied]
         start = CopyStart(table, rows.watermark, now)
         self._persist(table.id, what, lambda: self._add_part(start, place, rows.part, files))

@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import fs
 from pyroaring import BitMap64
 
 from penstock.contract.batch import CopiedFile
 from penstock.destinations.iceberg import validate
-from penstock.destinations.iceberg.catalog import local_path
 from penstock.destinations.iceberg.client import KnownFile, Rewrite, Version
 from penstock.destinations.iceberg.rows import read_deletes
 from penstock.destinations.iceberg.schema import bound, field_ids, physical_names
@@ -53,13 +51,15 @@ class IdentifiedFiles(LakeFiles):
         return self._of(path).keys(path, max_bytes)
 
     def _of(self, path: str) -> LakeFiles:
-        return LakeFiles(self.filesystem, self.named(path, self.key))
+        return LakeFiles(self.files, self.named(path, self.key))
 
     def named(self, path: str, columns: pa.Schema) -> pa.Schema:
         """Return columns under the names that a file has for them."""
         if all(map(_PLAIN.match, columns.names)):
             return columns
-        names = physical_names(pq.read_schema(path), [self.ids[name] for name in columns.names], columns.names)
+        names = physical_names(
+            pq.read_schema(self.files.open(path)), [self.ids[name] for name in columns.names], columns.names
+        )
         return pa.schema([column.with_name(name) for column, name in zip(columns, names, strict=True)])
 
 
@@ -82,7 +82,7 @@ class FileIndex:
     @classmethod
     def read(cls, version: Version, columns: pa.Schema, place: str) -> FileIndex:
         """Read what a version of the table has; rows can be looked for by these columns."""
-        index = cls(version.snapshot_id, IdentifiedFiles(fs.LocalFileSystem(), columns, field_ids(version.schema)))
+        index = cls(version.snapshot_id, IdentifiedFiles(version.filesystem, columns, field_ids(version.schema)))
         listed: Sequence[Any] = [] if version.snapshot_id is None else version.files().to_pylist()
         for file in listed:
             _check_readable(file, place)
@@ -91,9 +91,13 @@ class FileIndex:
         for file in listed:
             if file["content"] == _POSITION_DELETES:
                 index.deletes[file["file_path"]] = _known(file)
-                for name, places in read_deletes(local_path(file["file_path"])):
+                for name, places in read_deletes(version.filesystem, index.path(file["file_path"])):
                     index.subtract(name, places)
         return index
+
+    def path(self, name: str) -> str:
+        """Return where a file is that the table's metadata names."""
+        return self.files.files.path(name)
 
     def add(self, file: KnownFile | CopiedFile, bounds: Mapping[int, Bound | None]) -> None:
         """Know one more file."""
@@ -153,7 +157,7 @@ class FileIndex:
         if sought.columns != self.files.key:
             files, bounds = replace(self.files, key=sought.columns), self._bounds_for(sought.columns)
         names = [name for name, each in bounds.items() if keys.may_be_within(each)]
-        searched = [SearchedFile(local_path(name), self.rows[name]) for name in names]
+        searched = [SearchedFile(self.path(name), self.rows[name]) for name in names]
         found = zip(names, search.find(files, searched, keys), strict=True) if searched else ()
         present = {name: self._present(name, each) for name, each in found if len(each.places)}
         return {name: each for name, each in present.items() if len(each.places)}

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from penstock.contract.batch import CopiedFile, TableChanges
 from penstock.destinations.iceberg.apply import Application, LakeTable
-from penstock.destinations.iceberg.catalog import local_path
 from penstock.destinations.iceberg.client import Mark, MarkKeys, Version
 from penstock.destinations.iceberg.index import FileIndex, index_columns
 from penstock.destinations.iceberg.rows import DataFolder
@@ -48,7 +47,7 @@ class PastApplication(Application):
         place = f"the Iceberg table {self.table.known.place}"
         keeping = keep(self.changes, self.table.layout.mode, self.since, self._columns, place)
         found = self._found(keeping.sought)
-        needed = [FoundRows(each, partial(self._read, local_path(name))) for name, each in found.items()]
+        needed = [FoundRows(each, partial(self._read, self._index.path(name))) for name, each in found.items()]
         rows = self.folder.write_rows(keeping.rows(needed), self._columns)
         self._commit(rows, _places(found) if keeping.replaces else None)
 
@@ -97,7 +96,7 @@ def forget_unfinished_copy(version: Version, keys: MarkKeys, search: Search, pla
         index = FileIndex.read(version, sought.columns, place)
         gone = _places(index.find(search, sought))
         is_all = sum(map(len, gone.values())) == index.alive
-    deletes = DataFolder.of(version.location).write_deletes(gone) if gone and not is_all else None
+    deletes = DataFolder.of(version.location, version.filesystem).write_deletes(gone) if gone and not is_all else None
     version.commit(keys, Mark(Lsn(0), 0, _NOT_COPIED), deletes=deletes, empties=is_all)
 
 

@@ -5,24 +5,22 @@ A file is on disk, with its name, before a commit refers to it, so that what a c
 
 from __future__ import annotations
 
-import contextlib
-import os
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.contract.batch import CopiedFile
-from penstock.destinations.iceberg.catalog import local_path
+from penstock.contract.files import Files
 from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.lake.rewrite import Compression
 from penstock.spark.parquet import describe_file
+from penstock.storage.local import LOCAL, new_file
 from penstock.wire.arrow import wrap
 
 # The ids that Iceberg's specification reserves for the columns of position deletes.
@@ -39,22 +37,23 @@ class DataFolder:
 
     location: str
     """As the table's metadata has it."""
+    files: Files
 
     @property
     def path(self) -> str:
-        """The same as a path."""
-        return local_path(self.location)
+        """The same among the files."""
+        return self.files.path(self.location)
 
     @classmethod
-    def of(cls, table_location: str) -> DataFolder:
+    def of(cls, table_location: str, files: Files = LOCAL) -> DataFolder:
         """Return a table's folder, which is made if it is not there."""
-        folder = cls(f"{table_location.rstrip('/')}/data")
-        Path(folder.path).mkdir(parents=True, exist_ok=True)
+        folder = cls(f"{table_location.rstrip('/')}/data", files)
+        files.make_folder(folder.path)
         return folder
 
     def named(self, file: CopiedFile) -> CopiedFile:
         """Return a file of the folder with its path as the table's metadata will have it."""
-        return replace(file, path=f"{self.location}/{Path(file.path).name}")
+        return replace(file, path=f"{self.location}/{file.path.rpartition('/')[2]}")
 
     def write_rows(
         self, tables: Iterable[pa.Table], columns: pa.Schema, compression: Compression = "snappy"
@@ -74,59 +73,41 @@ class DataFolder:
     def remove(self, files: Iterable[CopiedFile]) -> None:
         """Remove files that no version of the table has."""
         for file in files:
-            Path(local_path(file.path)).unlink(missing_ok=True)
+            self.files.remove(self.files.path(file.path))
 
     def has_strangers(self, known: Collection[str], older_than_s: float) -> bool:
         """Whether there are files that were last written before a time, and are none of those known."""
-        names = {Path(path).name for path in known}
-        with os.scandir(self.path) as entries:
-            return any(each.name not in names and each.stat().st_mtime < older_than_s for each in entries)
+        names = {path.rpartition("/")[2] for path in known}
+        times = self.files.times(self.path)
+        return any(name not in names and written_s < older_than_s for name, written_s in times.items())
 
     def _written(
         self, kind: str, columns: pa.Schema, tables: Iterable[pa.Table], compression: Compression = "snappy"
     ) -> CopiedFile:
-        path = Path(self.path) / f"{kind}-{uuid.uuid4().hex}.parquet"
+        path = f"{self.path}/{kind}-{uuid.uuid4().hex}.parquet"
         described: list[pq.FileMetaData] = []
         with (
-            _durable(path) as file,
+            new_file(self.files, path) as new,
             # Decimals as the format's specification has them: up to 18 digits as integers.
             pq.ParquetWriter(
-                file, columns, compression=compression, metadata_collector=described, store_decimal_as_integer=True
+                new.file, columns, compression=compression, metadata_collector=described, store_decimal_as_integer=True
             ) as out,
         ):
             # A row group without rows has no statistics, and would take the file's from it.
             for table in (each for each in tables if each.num_rows):
                 out.write_table(table)
-        return self.named(describe_file(str(path), path.stat().st_size, described[0]))
+        return self.named(describe_file(path, new.size, described[0]))
 
 
 def _deletes(name: str, places: Numbers) -> pa.Table:
     return pa.Table.from_arrays([pa.repeat(name, len(places)), wrap(np.sort(places), pa.int64())], schema=_DELETES)
 
 
-def read_deletes(path: str) -> Iterator[tuple[str, Numbers]]:
+def read_deletes(files: Files, path: str) -> Iterator[tuple[str, Numbers]]:
     """Yield the positions that a file of deletes has, by the file they are in."""
-    table = pq.read_table(path, columns=_DELETES.names)
+    table = pq.ParquetFile(files.open(path)).read(_DELETES.names)
     encoded: Any = table.column("file_path").combine_chunks().dictionary_encode()
     places: Any = table.column("pos").to_numpy()
     numbers = encoded.indices.to_numpy()
     for number, name in enumerate(encoded.dictionary.to_pylist()):
         yield name, places[numbers == number]
-
-
-@contextlib.contextmanager
-def _durable(path: Path) -> Iterator[IO[bytes]]:
-    """Write a new file; on disk at the end of the block, and gone if that fails."""
-    try:
-        with path.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -21,7 +21,6 @@ from penstock.contract.batch import CopiedFile
 from penstock.contract.upkeep import Upkeep
 from penstock.destinations.iceberg import validate
 from penstock.destinations.iceberg.apply import LakeTable
-from penstock.destinations.iceberg.catalog import local_path
 from penstock.destinations.iceberg.client import KnownFile, Mark, Rewrite, Version, is_outrun
 from penstock.destinations.iceberg.index import FileIndex, IdentifiedFiles, index_columns
 from penstock.destinations.iceberg.rows import DataFolder, read_deletes
@@ -59,7 +58,7 @@ class Plan:
 
     def read(self, name: str, places: Numbers) -> Iterator[pa.Table]:
         """Yield a file's rows at places, a few at a time."""
-        path = local_path(name)
+        path = self.files.files.path(name)
         for table in self.files.values(path, self.files.named(path, self.columns), places):
             yield pa.Table.from_arrays(table.columns, schema=self.columns)
 
@@ -109,7 +108,7 @@ class TableUpkeep:
                 frozenset(index.deletes),
                 index.files,
                 with_ids(arrow_schema(self.schema, self.table.layout), seen.version.schema),
-                DataFolder.of(seen.version.location),
+                DataFolder.of(seen.version.location, seen.version.filesystem),
             )
 
     def _seen(self) -> Seen | None:
@@ -222,7 +221,7 @@ def _positions(index: FileIndex, merged: Sequence[KnownFile], replaced: Collecti
         found = dict(index.gone)
     else:
         for file in merged:
-            for name, places in read_deletes(local_path(file.path)):
+            for name, places in read_deletes(index.files.files, index.path(file.path)):
                 found[name] = found.get(name, BitMap64()) | BitMap64(places.astype(np.uint64))
     stays = index.rows.keys() - replaced
     return {

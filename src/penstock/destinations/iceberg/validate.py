@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
-from pathlib import Path
-
 import pyarrow as pa
 
-from penstock.destinations.iceberg.catalog import local_path
+from penstock.contract.files import Files
+from penstock.destinations.iceberg.catalog import HADOOP, CatalogSettings
 from penstock.destinations.iceberg.client import Version
 from penstock.destinations.iceberg.schema import arrow_schema, column_types, iceberg_schema
 from penstock.errors import DestinationError, ErrorKind
@@ -19,14 +17,11 @@ from penstock.model.table import PipelineId, TableSchema
 _FORMAT_VERSION = 2
 
 
-def check_folder(path: str) -> None:
+def check_folder(path: str, files: Files) -> None:
     """Create the warehouse's folder and write a file in it, or say why that is not possible."""
-    folder = Path(path)
-    probe = folder / f".penstock-probe-{uuid.uuid4().hex}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"penstock")
-        probe.unlink()
+        # Whether a second writer is refused is no matter: who may commit is for the catalog to say.
+        shared.check_writable(files, files.path(path))
     except OSError as error:
         raise DestinationError(
             f"The warehouse {path} cannot be written: {error.strerror or type(error).__name__}.",
@@ -34,6 +29,16 @@ def check_folder(path: str) -> None:
             remedy=f"Give this process's user write access to {path}, or set destination.iceberg.warehouse to another"
             " folder.",
         ) from error
+
+
+def check_catalog(settings: CatalogSettings) -> None:
+    """Refuse a catalog of folders in a bucket, and a store that we do not know."""
+    if not settings.is_local and settings.kind == HADOOP:
+        raise unsupported(
+            f"a hadoop catalog at {settings.folder} is not safe: it commits by renaming, which in an object store lets"
+            " one writer overwrite another",
+            "Set destination.iceberg.catalog to jdbc or rest, or the warehouse to a folder.",
+        )
 
 
 def check_columns(schema: TableSchema, layout: Layout) -> None:
@@ -97,9 +102,9 @@ def refuse_foreign_files(place: str) -> DestinationError:
     )
 
 
-def check_free(location: str) -> None:
+def check_free(location: str, files: Files) -> None:
     """Refuse to make a table where a Delta table is: each would take the other's files for its own to remove."""
-    if (Path(local_path(location)) / "_delta_log").is_dir():
+    if files.names(f"{files.path(location).rstrip('/')}/_delta_log"):
         raise unsupported(
             f"There is a Delta table in {location}, where the Iceberg table would be.",
             "Set destination.iceberg.warehouse to another folder, or move the Delta table away.",

@@ -1,0 +1,1 @@
+"""Files on disks and in object stores, behind one contract."""

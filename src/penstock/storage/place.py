@@ -1,0 +1,31 @@
+"""From a place in the configuration, or in a table's metadata, to the files there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.contract.files import Files
+from penstock.errors import DestinationError, ErrorKind
+from penstock.storage.local import LOCAL
+from penstock.storage.s3 import S3Files, S3Settings
+
+
+def files_at(location: str, s3: S3Settings | None = None) -> Files:
+    """Return the files among which a location is; a kind of store that we do not know is refused by name."""
+    scheme, separator, rest = location.partition("://")
+    if not separator or scheme == "file":
+        return LOCAL
+    if scheme in {"s3", "s3a"} and rest.partition("/")[0]:
+        import obstore  # noqa: F401  (what is not installed is missed before anything is written)
+
+        return S3Files(rest.partition("/")[0], s3 or S3Settings())
+    raise DestinationError(
+        f"the lake at {location} is neither in a folder nor in a bucket of S3: other stores are not supported",
+        kind=ErrorKind.DESTINATION_UNSUPPORTED,
+        remedy="Name a folder, local or mounted, or s3://bucket/folder.",
+    )
+
+
+def in_full(location: str) -> str:
+    """Return a path in full, and a URL as it is."""
+    return location if "://" in location else str(Path(location).expanduser().absolute())

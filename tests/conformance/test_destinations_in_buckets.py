@@ -1,0 +1,170 @@
+"""Lakes in buckets of S3, through the suite of every destination, and against failures and faster writers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from plugins.s3 import Bucket
+from pyspark.sql import SparkSession
+
+from penstock import failpoint
+from penstock.contract import Destination, Positioned
+from penstock.contract.batch import TableChanges
+from penstock.destinations.delta import DeltaDestination
+from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
+from penstock.model.cell import UNCHANGED
+from penstock.model.event import Event
+from penstock.model.lsn import Lsn
+from penstock.model.table import PipelineId, TableId, TableSchema
+from penstock.store.memory import MemoryStore
+from penstock.testing.batch import ArrowEvents, no_spark, transaction
+from penstock.testing.destination_suite import COPIED, ITEMS, START, DestinationSuite, Harness, delete, insert, update
+
+P = PipelineId("p")
+Open = Callable[[], Harness]
+"""Opens the lake, as every process of one pipeline would."""
+
+
+@pytest.fixture
+def delta(bucket: Bucket) -> Open:
+    store, path = MemoryStore(), f"s3://{bucket.name}/lake"
+
+    def read(schema: TableSchema) -> Sequence[Sequence[Any]]:
+        place = f"{path}/{store.get_table_mapping(schema.id)}"
+        table = DeltaTable(place, storage_options=bucket.settings.options)
+        rows = pa.table(QueryBuilder().register("t", table).execute("select * from t").read_all())
+        return [tuple(row.values()) for row in rows.select(schema.column_names).to_pylist()]
+
+    def opened() -> Harness:
+        destination = DeltaDestination(path, pipeline=P, spark=no_spark, tables=store, s3=bucket.settings)
+        destination.startup()
+        return Harness(destination, read)
+
+    return opened
+
+
+@pytest.fixture
+def iceberg(spark: SparkSession, bucket_catalog: CatalogSettings) -> Iterator[Open]:
+    store, made = MemoryStore(), list[IcebergDestination]()
+
+    def read(schema: TableSchema) -> Sequence[Sequence[Any]]:
+        rows = spark.read.table(str(made[0].table_name(schema.id))).toArrow()
+        return [tuple(row.values()) for row in rows.select(schema.column_names).to_pylist()]
+
+    def opened() -> Harness:
+        destination = IcebergDestination(bucket_catalog, pipeline=P, spark=lambda: spark, tables=store)
+        destination.startup()
+        made.append(destination)
+        return Harness(destination, read, lambda: spark)
+
+    yield opened
+    for each in made:
+        each.shutdown()
+
+
+class TestDelta(DestinationSuite):
+    @pytest.fixture
+    def harness(self, delta: Open) -> Harness:
+        return delta()
+
+
+@pytest.mark.spark
+@pytest.mark.long  # what follows has a copy and a batch of every kind into Iceberg too
+class TestIceberg(DestinationSuite):
+    @pytest.fixture
+    def harness(self, iceberg: Open) -> Harness:
+        return iceberg()
+
+
+# A test that asks for Spark by its parameter is not known to; see plugins/spark.py.
+SPARK = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
+
+
+@pytest.fixture(params=["delta", pytest.param("iceberg", marks=SPARK)])
+def lake(request: pytest.FixtureRequest) -> Open:
+    opened: Open = request.getfixturevalue(request.param)
+    return opened
+
+
+CHANGES = [update(ITEMS, 1, "uno", UNCHANGED), delete(ITEMS, 2), insert(ITEMS, 4, "four", None)]
+CHANGED = [(1, "uno", "body one"), (3, "three", None), (4, "four", None)]
+
+
+@dataclass(frozen=True)
+class Meanwhile:
+    """Changes during whose reading something happens to the table, once."""
+
+    events: ArrowEvents
+    happens: Callable[[], object]
+
+    @property
+    def end_lsn(self) -> Lsn:
+        return self.events.end_lsn
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def tables(self) -> dict[TableId, TableChanges]:
+        return {table: _Interrupted(changes, [self.happens]) for table, changes in self.events.tables().items()}
+
+
+class _Interrupted:
+    def __init__(self, changes: TableChanges, happens: list[Callable[[], object]]) -> None:
+        self._changes, self._happens = changes, happens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._changes, name)
+
+    def arrow(self) -> Iterator[pa.RecordBatch]:
+        while self._happens:
+            self._happens.pop()()
+        return self._changes.arrow()
+
+
+def watermark(destination: Destination) -> Lsn | None:
+    assert isinstance(destination, Positioned)
+    return destination.watermark(ITEMS.id)
+
+
+def test_the_late_commit_of_another_process_is_seen_and_not_repeated(lake: Open) -> None:
+    ours, theirs = lake(), lake()
+    ours.copy(ITEMS, COPIED)
+    events = ArrowEvents([ITEMS], transaction(START, *CHANGES), Lsn(110), ours.spark)
+    ours.destination.write_events(Meanwhile(events, lambda: theirs.apply(ITEMS, CHANGES)))
+    ours.holds(ITEMS, *CHANGED)
+    assert watermark(ours.destination) == Lsn(110)
+
+
+@pytest.mark.parametrize("moment", ["files_written", "commit", "committed"])
+def test_a_failure_between_files_and_commit_is_made_good_by_trying_again(lake: Open, moment: str) -> None:
+    first = lake()
+    first.copy(ITEMS, COPIED)
+    failpoint.arm(f"{first.destination.name}.{moment}=raise*1")
+    try:
+        with pytest.raises(failpoint.FailpointError):
+            first.apply(ITEMS, CHANGES)
+    finally:
+        failpoint.arm("")
+    again = lake()
+    assert watermark(again.destination) == (Lsn(110) if moment == "committed" else START)
+    again.apply(ITEMS, CHANGES, [insert(ITEMS, 9, "nine", None)])
+    again.holds(ITEMS, *CHANGED, (9, "nine", None))
+
+
+def test_a_foreign_commit_in_between_costs_another_look(delta: Open, bucket: Bucket) -> None:
+    lake = delta()
+    lake.copy(ITEMS, COPIED)
+    lake.apply(ITEMS, [insert(ITEMS, 4, "four", None)])
+
+    def compact() -> None:
+        place = f"s3://{bucket.name}/lake/public/items"
+        DeltaTable(place, storage_options=bucket.settings.options).optimize.compact()
+
+    last = [update(ITEMS, 4, "vier", UNCHANGED), delete(ITEMS, 1)]
+    lake.destination.write_events(Meanwhile(ArrowEvents([ITEMS], transaction(200, *last), Lsn(210)), compact))
+    lake.holds(ITEMS, COPIED[1], COPIED[2], (4, "vier", None))

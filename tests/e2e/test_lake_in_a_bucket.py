@@ -1,0 +1,66 @@
+"""The product as users run it, into a bucket of S3, with writers at work and killed within a commit."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import DeltaTable, QueryBuilder
+from plugins.replicator import CDC_COLUMNS, Replicator, comparable, finish, source_rows
+from plugins.s3 import Bucket
+
+from penstock.destinations.delta.schema import folder_name
+from penstock.model.table import TableName
+from penstock.testing.postgres import Database
+from penstock.testing.workload import TABLES, Workload, create_source
+
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+
+PUBLICATION = "test_pub"
+Rows = list[dict[str, Any]]
+
+
+def replicate_into(replicator: Replicator, destination: dict[str, Any]) -> None:
+    path = replicator.folder / "penstock.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "destination": destination}))
+
+
+def delta_rows(bucket: Bucket, table: str) -> Rows:
+    place = f"s3://{bucket.name}/lake/{folder_name(TableName('public', table))}"
+    opened = QueryBuilder().register("t", DeltaTable(place, storage_options=bucket.settings.options))
+    rows: Rows = pa.table(opened.execute("select * from t").read_all()).drop_columns(list(CDC_COLUMNS)).to_pylist()
+    return rows
+
+
+def assert_equal_to_source(read: Callable[[str], Rows], database: Database) -> None:
+    for table in TABLES:
+        lake, source = comparable(read(table.strip('"'))), comparable(source_rows(database, table))
+        missing, extra = set(source) - set(lake), set(lake) - set(source)
+        assert (missing, extra) == (set(), set()), table
+        assert source == lake, f"{table}: rows are there more than once"
+
+
+def test_source_equals_delta_after_kills_at_every_step_of_a_commit(
+    replicator: Replicator, database: Database, bucket: Bucket
+) -> None:
+    seed = secrets.randbelow(1 << 32)
+    print("seed", seed)  # noqa: T201
+    chance = random.Random(seed)
+    replicate_into(replicator, {"delta": {"path": f"s3://{bucket.name}/lake", "s3": bucket.config}})
+    create_source(database, PUBLICATION)
+    checked = replicator.run("check")
+    assert checked.returncode == 0, checked.stdout
+    assert f"at s3://{bucket.name}/lake" in checked.stdout
+    assert str(bucket.settings.secret_access_key) not in checked.stdout
+    with Workload(database, seed):
+        for moment in ("files_written", "commit", "committed"):
+            replicator.start(f"delta.{moment}=kill@{chance.randrange(1, 12)}")
+            assert replicator.wait(240) == -9, replicator.log
+    finish(replicator)
+    assert str(bucket.settings.secret_access_key) not in replicator.log
+    assert_equal_to_source(lambda table: delta_rows(bucket, table), database)
