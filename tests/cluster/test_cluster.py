@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from plugins.iceberg import MakeCatalog
-from plugins.pipeline import PUBLICATION, pipeline_config
+from plugins.pipeline import PUBLICATION, Pipelines
 from pyspark.sql import SparkSession
 
 import penstock
@@ -29,7 +29,6 @@ from penstock.postgres.catalog import describe_table
 from penstock.postgres.connection import connect
 from penstock.postgres.ranges import plan_ranges
 from penstock.postgres.snapshot import ExportedSnapshot
-from penstock.runtime.pipeline import Pipeline
 from penstock.spark.copy_plan import CopyPlan
 from penstock.spark.rows import CopyRows
 from penstock.store import MemoryStore
@@ -143,21 +142,16 @@ def lake(
         yield delta if request.param == "delta" else iceberg
 
 
-def test_a_pipeline_copies_and_follows(spark: SparkSession, source: Database, lake: Lake, tmp_path: Path) -> None:
+def test_a_pipeline_copies_and_follows(spark: SparkSession, source: Database, lake: Lake, pipelines: Pipelines) -> None:
     store = MemoryStore()
     destination, read = lake(store)
     source.execute(f"create publication {PUBLICATION} for all tables")
-    pipeline = Pipeline(
-        pipeline_config(source), store=store, destination=destination, state_dir=tmp_path / "state", spark=lambda: spark
-    )
-    pipeline.start()
-    try:
-        assert pipeline.wait_until_ready(pipeline.source_position(), 120), pipeline.report
-        source.execute("update t set pad = 'new' where id % 7 = 0")
-        source.execute("delete from t where id % 11 = 0")
-        source.execute(f"insert into t values ({ROWS + 1}, null)")
-        assert pipeline.wait_until_ready(pipeline.source_position(), 60), pipeline.report
-    finally:
-        pipeline.shutdown_and_wait()
+    pipeline = pipelines.start(destination, store, spark=lambda: spark)
+    pipelines.catch_up(pipeline, 120)
+    source.execute("update t set pad = 'new' where id % 7 = 0")
+    source.execute("delete from t where id % 11 = 0")
+    source.execute(f"insert into t values ({ROWS + 1}, null)")
+    pipelines.catch_up(pipeline)
+    pipelines.stop(pipeline)
     wanted = sorted(source.execute("select id, pad from t"))
     assert sorted(zip(*(column.to_pylist() for column in read().columns), strict=True)) == wanted

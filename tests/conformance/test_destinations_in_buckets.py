@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from penstock.model.cell import UNCHANGED
 from penstock.model.event import Event
 from penstock.model.lsn import Lsn
 from penstock.model.table import PipelineId, TableId, TableSchema
+from penstock.storage.place import files_at
 from penstock.store.memory import MemoryStore
 from penstock.testing.batch import ArrowEvents, no_spark, transaction
 from penstock.testing.destination_suite import COPIED, ITEMS, START, DestinationSuite, Harness, delete, insert, update
@@ -168,3 +170,19 @@ def test_a_foreign_commit_in_between_costs_another_look(delta: Open, bucket: Buc
     last = [update(ITEMS, 4, "vier", UNCHANGED), delete(ITEMS, 1)]
     lake.destination.write_events(Meanwhile(ArrowEvents([ITEMS], transaction(200, *last), Lsn(210)), compact))
     lake.holds(ITEMS, COPIED[1], COPIED[2], (4, "vier", None))
+
+
+def test_vectors_in_files_and_checkpoints_are_read_from_the_bucket(delta: Open, bucket: Bucket) -> None:
+    rows = [(number, "n", None) for number in range(4000)]
+    lake = delta()
+    lake.copy(ITEMS, rows)
+    chosen = random.Random(1).sample(range(4000), 2000)
+    lake.apply(ITEMS, [delete(ITEMS, number) for number in chosen[:1000]])
+    place = f"s3://{bucket.name}/lake/public/items"
+    names = files_at(place, bucket.settings).names("lake/public/items")
+    assert any(name.startswith("deletion_vector_") for name in names)
+    DeltaTable(place, storage_options=bucket.settings.options).create_checkpoint()
+    again = delta()
+    again.apply(ITEMS, [delete(ITEMS, number) for number in chosen[1000:]], start=200)
+    gone = set(chosen)
+    again.holds(ITEMS, *(row for row in rows if row[0] not in gone))

@@ -13,13 +13,16 @@ import yaml
 from deltalake import DeltaTable, QueryBuilder
 from plugins.replicator import CDC_COLUMNS, Replicator, comparable, finish, source_rows
 from plugins.s3 import Bucket
+from pyspark.sql import SparkSession
 
 from penstock.destinations.delta.schema import folder_name
+from penstock.destinations.iceberg import CatalogSettings
+from penstock.destinations.iceberg.catalog import place_of, sql_name
 from penstock.model.table import TableName
 from penstock.testing.postgres import Database
 from penstock.testing.workload import TABLES, Workload, create_source
 
-pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 PUBLICATION = "test_pub"
 Rows = list[dict[str, Any]]
@@ -45,22 +48,46 @@ def assert_equal_to_source(read: Callable[[str], Rows], database: Database) -> N
         assert source == lake, f"{table}: rows are there more than once"
 
 
-def test_source_equals_delta_after_kills_at_every_step_of_a_commit(
-    replicator: Replicator, database: Database, bucket: Bucket
-) -> None:
+def kill_at_every_step(replicator: Replicator, database: Database, bucket: Bucket, destination: dict[str, Any]) -> None:
     seed = secrets.randbelow(1 << 32)
     print("seed", seed)  # noqa: T201
     chance = random.Random(seed)
-    replicate_into(replicator, {"delta": {"path": f"s3://{bucket.name}/lake", "s3": bucket.config}})
+    replicate_into(replicator, destination)
+    [kind] = destination
     create_source(database, PUBLICATION)
     checked = replicator.run("check")
     assert checked.returncode == 0, checked.stdout
-    assert f"at s3://{bucket.name}/lake" in checked.stdout
-    assert str(bucket.settings.secret_access_key) not in checked.stdout
+    assert f"s3://{bucket.name}/lake" in checked.stdout
     with Workload(database, seed):
         for moment in ("files_written", "commit", "committed"):
-            replicator.start(f"delta.{moment}=kill@{chance.randrange(1, 12)}")
+            replicator.start(f"{kind}.{moment}=kill@{chance.randrange(1, 12)}")
             assert replicator.wait(240) == -9, replicator.log
     finish(replicator)
-    assert str(bucket.settings.secret_access_key) not in replicator.log
+    assert str(bucket.settings.secret_access_key) not in checked.stdout + replicator.log
+
+
+def test_source_equals_delta_after_kills_at_every_step_of_a_commit(
+    replicator: Replicator, database: Database, bucket: Bucket
+) -> None:
+    destination = {"path": f"s3://{bucket.name}/lake", "s3": bucket.config}
+    kill_at_every_step(replicator, database, bucket, {"delta": destination})
     assert_equal_to_source(lambda table: delta_rows(bucket, table), database)
+
+
+def test_source_equals_iceberg_after_kills_at_every_step_of_a_commit(
+    spark: SparkSession, replicator: Replicator, database: Database, bucket: Bucket, bucket_catalog: CatalogSettings
+) -> None:
+    properties = bucket_catalog.properties
+    destination = {
+        "warehouse": properties["warehouse"],
+        "catalog": {"jdbc": {"uri": properties["uri"]}},
+        "catalog_name": bucket_catalog.name,
+        "s3": bucket.config,
+    }
+    kill_at_every_step(replicator, database, bucket, {"iceberg": destination})
+
+    def rows(table: str) -> Rows:
+        name = sql_name(bucket_catalog.name, place_of(TableName("public", table)))
+        return spark.read.table(name).drop(*CDC_COLUMNS).toArrow().to_pylist()
+
+    assert_equal_to_source(rows, database)

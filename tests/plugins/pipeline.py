@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from penstock.config.pipeline import PipelineConfig
 from penstock.contract import Destination, Store
@@ -43,13 +44,19 @@ class Pipelines:
         self._started: list[Pipeline] = []
 
     def start(
-        self, destination: Destination, store: Store | None = None, failpoints: str = "", **settings: Any
+        self,
+        destination: Destination,
+        store: Store | None = None,
+        failpoints: str = "",
+        spark: Callable[[], SparkSession] | None = None,
+        **settings: Any,
     ) -> Pipeline:
         pipeline = Pipeline(
             pipeline_config(self.database, **settings),
             store=store or MemoryStore(),
             destination=destination,
             state_dir=self.state_dir,
+            spark=spark,
             failpoints=failpoints,
         )
         pipeline.start()

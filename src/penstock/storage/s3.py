@@ -126,6 +126,8 @@ class S3Files:
                 obstore.put(self._store, path, content, mode="create")
         except AlreadyExistsError:
             return self.read(path) == content
+        except FileNotFoundError as error:
+            raise FileNotFoundError(errno.ENOENT, f"there is no bucket {self.bucket}") from error
         return True
 
     def remove(self, path: str) -> None:

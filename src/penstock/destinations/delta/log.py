@@ -163,11 +163,12 @@ class TableLog:
         # If the last entry read is another one by now, the table is another one too.
         known = self._identity
         if state is None or known is None or self.folder.identity(_entry(state.version)) != known:
-            state = self._load()
+            state, known = self._load(), None
         if state is not None:
             for actions in self._entries(state.version + 1):
                 self._advance(state, actions)
-            self._identity = self.folder.identity(_entry(state.version))
+                known = None
+            self._identity = known or self.folder.identity(_entry(state.version))
         self._state = state
         return state
 
