@@ -110,7 +110,7 @@ def build_destination(config: ReplicatorConfig, store: Store, session: LazySessi
 def _build(config: ReplicatorConfig, store: Store, session: LazySession) -> Destination:
     chosen, pipeline = config.destination, config.pipeline.id
     if chosen.delta is not None:
-        from penstock.destinations.delta import DeltaDestination
+        from penstock.destinations.delta import CatalogNames, DeltaDestination
 
         delta = chosen.delta
         return DeltaDestination(
@@ -122,6 +122,7 @@ def _build(config: ReplicatorConfig, store: Store, session: LazySession) -> Dest
             modes=chosen.modes,
             upkeep=_upkeep(delta.upkeep),
             s3=_s3_settings(delta.s3),
+            catalog=None if delta.catalog is None else CatalogNames(delta.catalog.name, delta.catalog.schema_name),
         )
     if chosen.iceberg is not None:
         from penstock.destinations.iceberg import CatalogSettings, IcebergDestination

@@ -18,6 +18,16 @@ SQLITE_PACKAGE = "org.xerial:sqlite-jdbc:3.50.3.0"
 _SQLITE = "jdbc:sqlite:"
 
 
+class DeltaCatalogConfig(ConfigModel):
+    """Names in a catalog of Spark's, so that SQL finds the tables as `<catalog>.<schema>.<table>`."""
+
+    name: str = Field(default="spark_catalog", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """Spark's own by default: Hive's metastore with `spark.sql.catalogImplementation: hive` in `spark.conf`, and
+    otherwise what this process forgets when it ends. Another one, Unity's say, is set up in `spark.conf`."""
+    schema_name: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """One schema for all tables; each has that of the source if left out."""
+
+
 class DeltaConfig(ConfigModel):
     """Delta tables, at `<path>/<schema>/<table>`."""
 
@@ -25,6 +35,8 @@ class DeltaConfig(ConfigModel):
     """A folder, local or mounted, or `s3://bucket/folder`."""
     s3: S3Config = S3Config()
     """How the bucket is reached, if the path is in one."""
+    catalog: DeltaCatalogConfig | None = None
+    """Registers the tables in a catalog too, `{}` in Spark's own; none by default: a path is enough to read them."""
     cdc_columns: bool = True
     """Whether rows of `current` tables also carry _CHANGE_TYPE, _LSN and _TIMESTAMP. On: they cost little and answer
     most questions. Tables that keep the past always do."""

@@ -18,6 +18,7 @@ from penstock.contract.batch import EventBatch, RowBatch, TableChanges
 from penstock.contract.upkeep import Upkeep
 from penstock.destinations.delta import validate
 from penstock.destinations.delta.apply import Application, LakeTable
+from penstock.destinations.delta.catalog import CatalogNames, Registry, refuse_catalog
 from penstock.destinations.delta.commit import Committer
 from penstock.destinations.delta.fault import translated
 from penstock.destinations.delta.folder import TableFolder
@@ -54,7 +55,7 @@ class DeltaDestination:
     Spark is asked for by copies, and where rows have to be found in very large tables. `cdc_columns` adds
     `_CHANGE_TYPE` (INSERT or UPDATE), `_LSN` and `_TIMESTAMP` of the change that last wrote a row. `modes` says which
     tables keep more than the present, and `upkeep` when small files are put together and old ones removed. `path` may
-    be `s3://bucket/folder`, reached as `s3` says.
+    be `s3://bucket/folder`, reached as `s3` says. With a `catalog`, tables have names in it too.
     """
 
     name: ClassVar[str] = "delta"
@@ -70,6 +71,7 @@ class DeltaDestination:
         modes: TableModes = _ALL_CURRENT,
         upkeep: UpkeepPolicy = _DEFAULT_UPKEEP,
         s3: S3Settings | None = None,
+        catalog: CatalogNames | None = None,
         clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
         self._path = in_full(path).rstrip("/")
@@ -84,9 +86,12 @@ class DeltaDestination:
         self._lock = threading.Lock()
         self._logs: dict[TableId, TableLog] = {}
         self._search = Search(spark)
+        self._registry = None if catalog is None else Registry(spark, catalog, self._path, self._files)
 
     def startup(self) -> None:
         """Check that the lake's folder can be written, by one writer at a time."""
+        if self._registry is not None and not self._files.is_local:
+            raise refuse_catalog(self._path)
         validate.check_lake(self._path, self._files)
 
     def shutdown(self) -> None:
@@ -158,6 +163,7 @@ class DeltaDestination:
                 committer.replace(delta_schema(table, layout), files, rows.watermark, rows.part + 1, layout.mode)
             else:
                 committer.append(present, files, rows.watermark, parts=rows.part + 1)
+            self._register(table.id)
 
     def _past_state(self, table: TableSchema, layout: Layout, committer: Committer) -> TableState | None:
         """Return the state of a table that a copy must add to; None if it may begin the table anew."""
@@ -191,6 +197,17 @@ class DeltaDestination:
             validate.check_state(state, schema, layout, committer.location)
             application = PastApplication if layout.mode.keeps_past else Application
             application(LakeTable(log, committer, self._search, layout), changes, Lsn(since), end).run(state)
+            self._register(table)
+
+    def table_name(self, table: TableId) -> str | None:
+        """Return the table's name for Spark's SQL, or None if it has none."""
+        place = self._tables.get_table_mapping(table)
+        return None if self._registry is None or place is None else self._registry.register(table, place)
+
+    def _register(self, table: TableId) -> None:
+        """Give a table its name, behind its commit: one that was cut off in between is named by the next."""
+        hit("delta.registering")
+        self.table_name(table)
 
     @property
     def upkeep_every_s(self) -> float | None:
