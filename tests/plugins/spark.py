@@ -27,12 +27,18 @@ from penstock.spark.session import FORMATS, SparkSettings, open_session
 LOCAL = "local[2]"
 STANDALONE = "standalone"
 WORKERS = 2
-_EXECUTOR = {"spark.executor.memory": "1g", "spark.executor.cores": "1", "spark.cores.max": str(WORKERS)}
 _PATIENCE_S = 60
 _SPARK_HOME = Path(pyspark.__file__).parent
 # No test runs long enough to earn back what Java's second compiler costs, which is half of the JVM's time; programs
 # that tests start inherit this.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+_JAVA = "-XX:TieredStopAtLevel=1"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", _JAVA)
+_EXECUTOR = {
+    "spark.executor.memory": "1g",
+    "spark.executor.cores": "1",
+    "spark.cores.max": str(WORKERS),
+    "spark.executor.extraJavaOptions": _JAVA,
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
