@@ -32,7 +32,7 @@ from penstock.storage.s3 import S3Settings
 
 _VERSION = "4.1.0"
 _JAR = f"s3proxy-{_VERSION}-jar-with-dependencies.jar"
-_URL = f"https://repo1.maven.org/maven2/org/gaul/s3proxy/{_VERSION}/{_JAR}"
+_PATH = f"org/gaul/s3proxy/{_VERSION}/{_JAR}"
 _SHA256 = "a4d025969aaf796616ed4b1e2491d87d455ce84bb28cb9db086b2e6aaa68b48d"
 _KEY, _SECRET = "test-key", "test-secret"
 _PATIENCE_S = 60
@@ -55,7 +55,7 @@ class Bucket:
 
 
 @pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[S3Settings, Path]]:
+def s3_server(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[S3Settings, Path]]:
     """The server, and the folder whose folders are its buckets."""
     folder = tmp_path_factory.mktemp("s3")
     (folder / "buckets").mkdir()
@@ -67,7 +67,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[S3Sett
         f"s3proxy.endpoint={endpoint}\ns3proxy.authorization=aws-v2-or-v4\ns3proxy.identity={_KEY}\n"
         f"s3proxy.credential={_SECRET}\njclouds.provider=filesystem-nio2\njclouds.filesystem.basedir={folder}/buckets\n"
     )
-    with _running(folder, port):
+    with _running(folder, port, _jar(spark)):
         yield S3Settings(endpoint, "us-east-1", _KEY, _SECRET), folder / "buckets"
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -94,10 +94,10 @@ def bucket_catalog(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> Catal
 
 
 @contextlib.contextmanager
-def _running(folder: Path, port: int) -> Iterator[None]:
+def _running(folder: Path, port: int, jar: Path) -> Iterator[None]:
     java = find_java_home() / "bin" / "java"
     # Small and quick to start: it serves a few requests a second.
-    command = [str(java), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar", str(_jar())]
+    command = [str(java), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-jar", str(jar)]
     with (folder / "s3proxy.log").open("wb") as log:
         server = subprocess.Popen(
             [*command, "--properties", str(folder / "s3proxy.conf")], stdout=log, stderr=subprocess.STDOUT
@@ -120,13 +120,14 @@ def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.05)
 
 
-def _jar() -> Path:
-    """Return the server's jar, fetched the first time and kept beside Spark's."""
+def _jar(spark: SparkSession) -> Path:
+    """Return the server's jar, fetched the first time from where Spark's come from, and kept beside them."""
     path = default_cache_dir() / "s3proxy" / _JAR
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")
-        urllib.request.urlretrieve(_URL, partial)
+        central: str = spark._jvm.org.apache.ivy.plugins.resolver.IBiblioResolver.DEFAULT_M2_ROOT  # type: ignore[union-attr]
+        urllib.request.urlretrieve(f"{central}{_PATH}", partial)
         assert hashlib.sha256(partial.read_bytes()).hexdigest() == _SHA256
         partial.rename(path)
     return path
