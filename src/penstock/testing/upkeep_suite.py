@@ -170,6 +170,22 @@ class UpkeepSuite:
         lake.apply(*LATER)
         assert lake.held() == self.expected(make, mode, LATER)
 
+    def test_upkeep_again_and_again_keeps_the_files_few_and_the_rows_right(self, make: MakeLake) -> None:
+        """Each finds what the one before it left."""
+        lake = make(TableMode.CURRENT)
+        lake.fill()
+        for number in range(100, 130):
+            lake.apply([insert(ITEMS, number, "new", "b"), update(ITEMS, 1, f"v{number}", UNCHANGED)])
+            if number > 110:  # noqa: PLR2004
+                lake.apply([delete(ITEMS, number - 1)])
+            if number % 10 == 0:
+                assert lake.upkeep(lambda: lake.apply([update(ITEMS, 2, f"v{lake.at}", UNCHANGED)])).files <= 8  # noqa: PLR2004
+        lake.upkeep()
+        found = {row["id"]: row["name"] for row in lake.rows(ITEMS)}
+        assert found.keys() == {1, 2, 3, 10, 11, 13, 14, 15, 17, 18, 19, *range(100, 110), 129}
+        assert (found[1], found[129]) == ("v129", "new")
+        assert lake.files(ITEMS) <= 8  # noqa: PLR2004
+
     def test_upkeep_gives_way_to_a_truncate(self, make: MakeLake) -> None:
         """What was truncated does not come back."""
         lake = make(TableMode.CURRENT)

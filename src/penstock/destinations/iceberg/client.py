@@ -34,6 +34,7 @@ OWNER = "penstock.pipeline"
 """The table property that says whose a table is."""
 _NAME_MAPPING = "schema.name-mapping.default"
 _DESCRIBING_THREADS = 4
+_SEPARATOR = "\n\0"  # in no path
 _MISSING = ("NoSuchTableException", "NoSuchNamespaceException")
 
 
@@ -99,6 +100,8 @@ class Library:
         self.schema_parser = iceberg.SchemaParser
         self.files_table = iceberg.MetadataTableType.FILES
         self.table_util = iceberg.spark.SparkTableUtil
+        self.manifest_files = iceberg.ManifestFiles
+        self.joiner = iceberg.relocated.com.google.common.base.Joiner.on(_SEPARATOR)
         self.spark_actions = iceberg.spark.actions.SparkActions
         self.mapping_util = iceberg.mapping.MappingUtil
         self.mapping_parser = iceberg.mapping.NameMappingParser
@@ -309,6 +312,21 @@ class Version:
         """How many versions the table can be read at."""
         return int(self._base.snapshots().size())
 
+    def delete_files(self) -> set[str]:
+        """Return the paths of the files of deletes, without a job of Spark.
+
+        With the answer for a whole manifest as one text: a call per file across the bridge takes too long.
+        """
+        library, io, specs = self._library, self.table.io(), self.table.specs()
+        found: set[str] = set()
+        for manifest in self._base.currentSnapshot().deleteManifests(io):
+            paths = library.manifest_files.readPaths(manifest, io, specs)
+            try:
+                found.update(library.joiner.join(paths).split(_SEPARATOR))
+            finally:
+                paths.close()
+        return found - {""}
+
     def expire(self, older_than_ms: int) -> int:
         """Forget old versions and remove files that only they had; return how many they were.
 
@@ -423,6 +441,11 @@ def _mark(lsn: str, parts: str, since: str | None) -> Mark:
 def java_class(error: Py4JJavaError) -> str:
     """Return the name of the Java exception's class."""
     return str(error.java_exception.getClass().getName())
+
+
+def is_refused(error: Py4JJavaError) -> bool:
+    """Whether a commit does not fit the version that it was made on, so that nothing of it is there."""
+    return java_class(error).endswith("ValidationException")
 
 
 def is_outrun(error: Py4JJavaError) -> bool:

@@ -225,6 +225,10 @@ class KnownFiles:
         assert self._index is not None
         return self._index
 
+    def forget(self) -> None:
+        """Read everything anew next time."""
+        self._index = None
+
     def follow(
         self,
         version: Version,

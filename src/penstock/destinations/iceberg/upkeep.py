@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from threading import RLock
 
 import numpy as np
@@ -21,7 +22,7 @@ from penstock.contract.batch import CopiedFile
 from penstock.contract.upkeep import Upkeep
 from penstock.destinations.iceberg import validate
 from penstock.destinations.iceberg.apply import LakeTable
-from penstock.destinations.iceberg.client import KnownFile, Mark, Rewrite, Version, is_outrun
+from penstock.destinations.iceberg.client import KnownFile, Mark, Rewrite, Version, is_outrun, is_refused
 from penstock.destinations.iceberg.index import FileIndex, IdentifiedFiles, index_columns
 from penstock.destinations.iceberg.rows import DataFolder, read_deletes
 from penstock.destinations.iceberg.schema import arrow_schema, with_ids
@@ -50,11 +51,17 @@ class Plan:
 
     groups: Sequence[Sequence[StoredFile]]
     sources: Mapping[str, SourceFile]
+    version: Version
     deletes: frozenset[str]
-    """The files of deletes that there were."""
+    """The files of deletes that there were, as far as we knew."""
     files: IdentifiedFiles
     columns: pa.Schema
     folder: DataFolder
+
+    @cached_property
+    def dropped(self) -> frozenset[str]:
+        """Those that were not there: Iceberg itself drops them once no data is so old that they could be about it."""
+        return self.deletes - self.version.delete_files()
 
     def read(self, name: str, places: Numbers) -> Iterator[pa.Table]:
         """Yield a file's rows at places, a few at a time."""
@@ -105,6 +112,7 @@ class TableUpkeep:
             return Plan(
                 plan_rewrites(files, self.policy.target_file_bytes),
                 {name: SourceFile(name, rows, gone[name]) for name, rows in index.rows.items()},
+                seen.version,
                 frozenset(index.deletes),
                 index.files,
                 with_ids(arrow_schema(self.schema, self.table.layout), seen.version.schema),
@@ -129,6 +137,7 @@ class TableUpkeep:
         rewriting = Rewriting([plan.sources[file.name] for file in group], plan.read, order, self.is_stopping)
         files = plan.folder.write_rows(rewriting.tables(), plan.columns, COMPRESSION)
         hit("iceberg.upkeep_written")
+        _ = plan.dropped  # takes a while, and would make others wait
         with self.turn:
             is_made = self._is_replaced(plan, rewriting, files)
         if is_made:
@@ -152,9 +161,11 @@ class TableUpkeep:
 
     def _merge_deletes(self, plan: Plan) -> None:
         """Put files of deletes together, where there are many and nothing else is to be done."""
+        if len(plan.deletes) == len(plan.dropped):
+            return
         with self.turn:
             seen = self._seen()
-            if seen is not None and _many(seen.index.deletes.values()):
+            if seen is not None and self._merged(plan, seen.index, [], loses_rows=False):
                 self._is_committed(plan, seen, [], [], _NO_ROWS)
 
     def _is_committed(
@@ -168,10 +179,12 @@ class TableUpkeep:
         try:
             snapshot_id = seen.version.rewrite(self.table.keys, seen.mark, rewrite)
         except Py4JJavaError as error:
-            if not is_outrun(error):
-                raise
-            plan.folder.remove([*files, *deletes])
-            return False
+            if is_outrun(error) or is_refused(error):
+                plan.folder.remove([*files, *deletes])
+                self.table.known.forget()
+            if is_outrun(error):
+                return False
+            raise
         seen.index.follow(rewrite, lost, snapshot_id)
         return True
 
@@ -183,6 +196,8 @@ class TableUpkeep:
         All of them once a large file goes: most of what they name may be its rows. Else those that are many and
         small; and where rows have to be deleted in the new file, those that did so in its sources.
         """
+        for name in plan.dropped:
+            index.deletes.pop(name, None)
         if any(file.size_bytes > self.policy.target_file_bytes // 2 for file in replaced):
             return list(index.deletes.values())
         chosen = _many(index.deletes.values())
