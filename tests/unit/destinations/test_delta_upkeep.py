@@ -163,6 +163,22 @@ def test_a_restart_knows_from_a_checkpoint_when_files_were_replaced(lake: Lake) 
     kept.apply(*LATER)
 
 
+def test_readers_find_a_checkpoint_behind_every_upkeep_of_a_table_that_changed(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    kept.upkeep()
+    log = TableLog(TableFolder(str(lake.location)))
+    version = log.checkpointed_version()
+    assert version == lake.table().version()
+    kept.apply(*LATER)
+    kept.upkeep()
+    assert log.checkpointed_version() == version
+    for entry in (lake.location / "_delta_log").glob("*.json"):
+        if int(entry.name[:20]) <= version:
+            entry.unlink()
+    assert lake.open().watermark(ITEMS.id) == Lsn(kept.at)
+
+
 def test_deletion_vectors_in_use_are_kept_and_others_go(lake: Lake) -> None:
     kept = lake.kept()
     rows = [(number, "n", None) for number in range(40_000)]

@@ -181,6 +181,10 @@ class TableLog:
         self._identity = self.folder.identity(_entry(state.version))
         return True
 
+    def checkpointed_version(self) -> int:
+        """Return the version that the newest checkpoint is of; -1 if there is none."""
+        return _newest_checkpoint(self.folder.names(_LOG))[0]
+
     def deleted_rows(self, member: Member) -> BitMap64:
         """Return which rows of a file are gone."""
         found = member.vector

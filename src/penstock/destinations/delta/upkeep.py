@@ -33,6 +33,8 @@ from penstock.model.lsn import Lsn
 from penstock.model.table import TableSchema
 
 _LOG = "_delta_log"
+# As often as Spark itself writes one; batches do so every hundredth time, and need not wait for it any more.
+_CHECKPOINT_ENTRIES = 10
 _DATA_SUFFIXES = (".parquet", ".bin")
 
 
@@ -65,6 +67,7 @@ class TableUpkeep:
         try:
             for group in self._planned():
                 self._rewrite(group)
+            self._checkpoint()
             self._clean()
         except StoppedError:
             pass
@@ -153,6 +156,14 @@ class TableUpkeep:
                     new.file.write(content)
                 draft.files.append(self._path(name))
         draft.actions.append(added)
+
+    def _checkpoint(self) -> None:
+        """Spare readers most entries of the log: they read them one by one, behind the newest checkpoint."""
+        with self.turn:
+            state = self._state()
+            version = -1 if state is None else state.version
+        if version - self.table.log.checkpointed_version() >= _CHECKPOINT_ENTRIES:
+            self.table.committer.checkpoint()
 
     def _clean(self) -> None:
         """Remove files that no version within the retention needs, and what nobody ever committed."""
