@@ -1,7 +1,8 @@
 """How fast changes reach a lake, how fresh it is, and what a batch costs: `make bench-apply`.
 
 A backlog from the slot to the committed table beside `pg_recvlogical`; a steady load over eight tables; batches as
-their table grows; Spark's jobs for each kind of batch. Tables first, all figures as one line of JSON last.
+their table grows; Spark's jobs for each kind of batch; how tables read after half an hour. Tables first, all figures as
+one line of JSON last.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from bench.backlog import RATIOS, backlog_rows, measure_backlogs
 from bench.freshness import (
     BOUNDS_S,
     INSERTS_BOUND_S,
+    UPKEEP_EVERY_S,
     Steady,
     freshness_row,
     measure_ceiling,
@@ -25,13 +27,14 @@ from bench.growth import CLUSTERED, GROWTH_OF_CLUSTERED, measure_growth, measure
 from bench.measure import describe_machine, print_json, print_table
 from bench.replicator import LAKES, Workshop, open_workshop
 from bench.source import Source, start_source
+from bench.upkeep import READ_RATIO, measure_upkeep, upkeep_rows
 from bench.witness import STAGES
 from penstock.postgres.embedded import newest_server
 from penstock.telemetry.log import configure_logging
 
 Figures = dict[str, Any]
 
-PARTS = ("backlog", "freshness", "ceiling", "growth", "jobs")
+PARTS = ("backlog", "freshness", "ceiling", "growth", "jobs", "upkeep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Options:
     changes: int
     steady: Steady
     search: Steady
+    long: Steady
+    upkeep_every_s: float | None
     rows: tuple[int, ...]
     updates: int
     repeat: int
@@ -72,6 +77,8 @@ def _measure(part: str, source: Source, workshop: Workshop, options: Options) ->
             return measure_ceiling(source, workshop, options.search, lakes)
         case "growth":
             return measure_growth(source, workshop, options.rows, options.updates, options.repeat, lakes)
+        case "upkeep":
+            return measure_upkeep(source, workshop, options.long, lakes, options.upkeep_every_s)
         case _:
             return measure_jobs(source, workshop, options.steady.existing, options.updates // 10, options.repeat, lakes)
 
@@ -83,6 +90,7 @@ def _report(options: Options, found: dict[str, list[Figures]]) -> None:
     print_table("freshness", [freshness_row(each) for each in done.get("freshness", ())])
     for figures in done.get("ceiling", ()):
         print_table(f"ceiling, {figures['lake']}", [freshness_row({**figures, **each}) for each in figures["tried"]])
+    print_table("reading", [row for figures in done.get("upkeep", ()) for row in upkeep_rows(figures)])
     print_table("milliseconds of a batch by stage", _stage_rows(done))
     targets = list(_judge(done))
     print_table("targets", targets)
@@ -122,6 +130,8 @@ def _staged(done: dict[str, list[Figures]]) -> Iterator[tuple[str, str, Figures]
                 yield f"backlog of {section['workload']}", lake, section["contenders"][lake]
     for figures in done.get("freshness", ()):
         yield "steady load", figures["lake"], figures
+    for figures in done.get("upkeep", ()):
+        yield "long load", figures["lake"], figures
     for figures in done.get("growth", ()):
         what = f"{figures['updates']:,} updates of {figures['rows']:,} rows, {figures['keys']}"
         yield what, figures["lake"], figures
@@ -140,9 +150,17 @@ def _judge(done: dict[str, list[Figures]]) -> Iterator[Figures]:
     for figures in done.get("freshness", ()):
         yield from _judge_freshness(figures)
     yield from _judge_growth(done.get("growth", ()))
+    for figures in done.get("upkeep", ()):
+        yield from _judge_upkeep(figures)
     for figures in done.get("jobs", ()):
         if not figures["batch"].startswith("first"):
             yield _target(f"{figures['lake']}, Spark jobs, {figures['batch']}", figures["jobs_per_batch"], 0, "<=")
+
+
+def _judge_upkeep(figures: Figures) -> Iterator[Figures]:
+    for read in figures["read"]:
+        for way, each in read["ways"].items():
+            yield _target(f"{figures['lake']}, {read['table']}, {way}, of fresh", each["ratio"], READ_RATIO, "<=")
 
 
 def _judge_freshness(figures: Figures) -> Iterator[Figures]:
@@ -171,7 +189,10 @@ def _parse(arguments: Sequence[str]) -> Options:
     parser.add_argument("--lakes", default=",".join(LAKES), help=f"some of {','.join(LAKES)} (default: all)")
     parser.add_argument("--master", default="local[2]", help="where Spark runs (default local[2])")
     parser.add_argument("--changes", type=int, help="changes of each backlog (default 1,000,000)")
-    parser.add_argument("--seconds", type=float, help="how long a steady load is (default 60; of the search, a third)")
+    parser.add_argument(
+        "--seconds", type=float, help="how long a steady load is (default 60; of the search a third; of upkeep 1800)"
+    )
+    parser.add_argument("--without-upkeep", action="store_true", help="in the part upkeep: do without, to compare")
     parser.add_argument("--rate", type=float, default=1000.0, help="changes a second of the steady load (default 1000)")
     parser.add_argument("--rows", help="rows of the growing table, ascending (default 1000000,10000000)")
     parser.add_argument("--huge", action="store_true", help="let the table grow to 50,000,000 rows too")
@@ -195,6 +216,8 @@ def _options(given: argparse.Namespace) -> Options:
         changes=given.changes or (20_000 if given.quick else 1_000_000),
         steady=Steady(given.rate, seconds, existing),
         search=Steady(given.rate, seconds / 3, existing),
+        long=Steady(given.rate, given.seconds or (20.0 if given.quick else 1800.0), existing),
+        upkeep_every_s=None if given.without_upkeep else 2.0 if given.quick else UPKEEP_EVERY_S,
         rows=tuple(int(each) for each in rows.split(",")),
         updates=1_000 if given.quick else 10_000,
         repeat=given.repeat or (2 if given.quick else 5),

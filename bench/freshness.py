@@ -25,6 +25,7 @@ from bench.steady import Load, Written, write
 from bench.witness import Batch, stage_figures
 from penstock.changelog.reader import LogReader
 from penstock.contract import columns as log
+from penstock.lake.upkeep import UpkeepPolicy
 from penstock.model.lsn import Lsn
 from penstock.model.table import TableId
 from penstock.testing.postgres import Database
@@ -36,6 +37,7 @@ BOUNDS_S = {"delta": (5.0, 10.0), "iceberg": (3.0, 6.0)}
 INSERTS_BOUND_S = 1.0
 """The most that half of the changes of insert-only tables may take."""
 TABLES, INSERT_ONLY_TABLES = 8, 2
+UPKEEP_EVERY_S = 60.0
 _SETTLING_S = 3.0
 _MAX_LATE_S = 1.0
 _BOUNDED_P95_S = 10.0
@@ -76,8 +78,8 @@ def measure_freshness(source: Source, workshop: Workshop, steady: Steady, lakes:
     for lake in lakes:
         say(f"freshness: {lake}, {steady.changes_per_s:,.0f} changes/s for {steady.seconds:g} s")
         try:
-            with _tables(source, workshop, lake, steady) as (database, replicator, running):
-                figures = _load(database, workshop, replicator, running, steady)
+            with steady_tables(source, workshop, lake, steady) as (database, replicator, running):
+                figures = load_steadily(database, workshop, replicator, running, steady)
                 for number in (1, TABLES):
                     require_equal(replicator, database, f"steady_{number}")
         except FAILURES as error:
@@ -86,15 +88,16 @@ def measure_freshness(source: Source, workshop: Workshop, steady: Steady, lakes:
 
 
 @contextlib.contextmanager
-def _tables(
-    source: Source, workshop: Workshop, lake: str, steady: Steady
+def steady_tables(
+    source: Source, workshop: Workshop, lake: str, steady: Steady, upkeep_every_s: float | None = UPKEEP_EVERY_S
 ) -> Iterator[tuple[Database, Replicator, Running]]:
     """Lend tables, and a pipeline that has copied them."""
     with source.database() as database:
         database.execute(Path(__file__).with_name("apply.sql").read_text())
         database.execute(f"call create_steady_tables({TABLES}, {steady.existing})")
         publish(database, [f"steady_{number + 1}" for number in range(TABLES)])
-        replicator = Replicator(workshop, lake, database, **kept_log())
+        upkeep = UpkeepPolicy(upkeep_every_s)
+        replicator = Replicator(workshop, lake, database, upkeep=upkeep, **kept_log())
         with replicator.running() as running:
             running.catch_up()
             # Whatever is compiled or loaded on first use was so in any pipeline that has run for a minute.
@@ -107,7 +110,10 @@ def _of(database: Database, steady: Steady) -> Load:
     return Load(database.conninfo, steady.changes_per_s, steady.seconds, TABLES, INSERT_ONLY_TABLES)
 
 
-def _load(database: Database, workshop: Workshop, replicator: Replicator, running: Running, steady: Steady) -> Figures:
+def load_steadily(
+    database: Database, workshop: Workshop, replicator: Replicator, running: Running, steady: Steady
+) -> Figures:
+    """Write for a while, and return how fresh the lake was."""
     began, jobs, before = time.time(), workshop.jobs, len(running.witness.batches)
     written = write(_of(database, steady))
     running.catch_up()
@@ -190,7 +196,7 @@ def measure_ceiling(source: Source, workshop: Workshop, steady: Steady, lakes: S
     for lake in lakes:
         say(f"ceiling: {lake}")
         try:
-            with _tables(source, workshop, lake, steady) as (database, replicator, running):
+            with steady_tables(source, workshop, lake, steady) as (database, replicator, running):
                 tried = list(_search(database, workshop, replicator, running, steady))
             held = [_rate(each) for each in tried if each["is_bounded"]]
             yield {"lake": lake, "highest_changes_per_s": max(held, default=0.0), "tried": tried}
@@ -205,7 +211,7 @@ def _search(
     while left:
         say(f"  {rate:,.0f} changes/s")
         load = Steady(rate, steady.seconds, steady.existing)
-        figures = _load(database, workshop, replicator, running, load)
+        figures = load_steadily(database, workshop, replicator, running, load)
         yield {"changes_per_s": rate, **figures}
         low, high = (rate, high) if figures["is_bounded"] else (low, rate)
         left -= high is not None

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deltalake import DeltaTable
+
 from bench.measure import say
 from bench.source import PUBLICATION
 from bench.witness import Stopwatch, Witness
@@ -22,6 +24,7 @@ from penstock.config.destination import IcebergConfig
 from penstock.destinations.delta import DeltaDestination
 from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
 from penstock.errors import DestinationError
+from penstock.lake.upkeep import UpkeepPolicy
 from penstock.spark.session import FORMATS, SparkSettings, open_session
 from penstock.testing.postgres import Database, wait_until
 
@@ -33,6 +36,7 @@ LAKES = (DELTA, ICEBERG)
 READY_TIMEOUT_S = 1800.0
 _KEEP_BYTES = 8 << 30
 _NUMBERS = itertools.count()
+_UPKEEP = UpkeepPolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +89,12 @@ class Running:
 class Replicator:
     """One pipeline of the published tables into one lake."""
 
-    def __init__(self, workshop: Workshop, lake: str, database: Database, **settings: Any) -> None:
+    def __init__(
+        self, workshop: Workshop, lake: str, database: Database, *, upkeep: UpkeepPolicy = _UPKEEP, **settings: Any
+    ) -> None:
         number = next(_NUMBERS)
         self.lake = lake
+        self._upkeep = upkeep
         self._workshop = workshop
         self._id = f"bench_{lake}_{number}"
         self._folder = workshop.directory / self._id
@@ -131,18 +138,40 @@ class Replicator:
 
     def sums(self, table: str) -> tuple[int, ...]:
         """Return a table's `SUMS` as Spark reads it."""
-        name = f"delta.`{self._folder}/lake/public/{table}`" if self.lake == DELTA else f"{self._id}.public.{table}"
-        [row] = self._workshop.spark.sql(f"select {SUMS} from {name}").collect()  # noqa: S608  # our own words
+        [row] = self._workshop.spark.sql(f"select {SUMS} from {self.sql_name(table)}").collect()  # noqa: S608  # ours
         return tuple(int(each) for each in row)
+
+    def sql_name(self, table: str) -> str:
+        """Return a table's name for Spark."""
+        return f"delta.`{self.location(table)}`" if self.lake == DELTA else f"{self._id}.public.{table}"
+
+    def location(self, table: str) -> Path:
+        """Return where a table's files are."""
+        return self._folder / "lake" / "public" / table
+
+    def count_files(self, table: str) -> tuple[int, int]:
+        """Return how many data files a table has, and how many versions it can be read at."""
+        if self.lake == DELTA:
+            entries = list((self.location(table) / "_delta_log").glob("*.json"))
+            return len(DeltaTable(self.location(table)).file_uris()), len(entries)
+        name = self.sql_name(table)
+        counts = [self._workshop.spark.table(f"{name}.{each}").count() for each in ("data_files", "snapshots")]
+        return counts[0], counts[1]
 
     def _destination(self, store: SQLiteStore) -> Destination:
         spark = self._workshop.spark
         if self.lake == DELTA:
             return DeltaDestination(
-                str(self._folder / "lake"), pipeline=self._config.id, spark=lambda: spark, tables=store
+                str(self._folder / "lake"),
+                pipeline=self._config.id,
+                spark=lambda: spark,
+                tables=store,
+                upkeep=self._upkeep,
             )
         catalog = CatalogSettings(self._iceberg.catalog_name, self._iceberg.catalog_properties)
-        return IcebergDestination(catalog, pipeline=self._config.id, spark=lambda: spark, tables=store)
+        return IcebergDestination(
+            catalog, pipeline=self._config.id, spark=lambda: spark, tables=store, upkeep=self._upkeep
+        )
 
 
 SUMS = "count(*), coalesce(sum(id), 0), coalesce(sum(quantity), 0), coalesce(sum(length(note)), 0)"

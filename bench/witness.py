@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from unittest import mock
 
-from penstock.contract import Destination, EventBatch, Positioned, RowBatch
+from penstock.contract import Destination, EventBatch, Maintained, Positioned, RowBatch, Upkeep
 from penstock.destinations.delta import apply as delta_apply
 from penstock.destinations.delta.commit import Committer
 from penstock.destinations.delta.log import TableLog
@@ -126,6 +126,15 @@ class Batch:
     stages: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class UpkeepNote:
+    """One upkeep of one table."""
+
+    table: TableId
+    seconds: float
+    done: Upkeep
+
+
 class Witness:
     """A destination as it is, with a note of every batch: visible is what it has returned from."""
 
@@ -133,10 +142,13 @@ class Witness:
 
     def __init__(self, destination: Destination, watch: Stopwatch) -> None:
         assert isinstance(destination, Positioned)
+        assert isinstance(destination, Maintained)
         self._destination = destination
         self._positioned: Positioned = destination
+        self._maintained: Maintained = destination
         self._watch = watch
         self.batches: list[Batch] = []
+        self.upkeeps: list[UpkeepNote] = []
 
     def startup(self) -> None:
         """Start the destination."""
@@ -161,6 +173,18 @@ class Witness:
     def copied_parts(self, table: TableId) -> int:
         """Return how much of a copy is there."""
         return self._positioned.copied_parts(table)
+
+    @property
+    def upkeep_every_s(self) -> float | None:
+        """How often tables get their upkeep."""
+        return self._maintained.upkeep_every_s
+
+    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool]) -> Upkeep:
+        """Look after a table, and note what it took."""
+        began = time.perf_counter()
+        done = self._maintained.upkeep(table, is_stopping)
+        self.upkeeps.append(UpkeepNote(table.id, time.perf_counter() - began, done))
+        return done
 
     def write_events(self, events: EventBatch) -> None:
         """Apply changes, and note what it took."""

@@ -38,5 +38,9 @@ def test_the_benchmark_applies_every_change_and_ends_with_a_line_of_figures() ->
         for rows in (20_000, 40_000)
         for keys in ("clustered", "scattered")
     }
+    for kept in figures["upkeep"]:
+        assert kept["upkeep"]["runs"]
+        assert kept["upkeep"]["failures"] == 0
+        assert all(way["ratio"] > 0 for read in kept["read"] for way in read["ways"].values())
     jobs = [each["jobs_per_batch"] for each in figures["jobs"] if not each["batch"].startswith("first")]
     assert jobs == [0] * len(jobs)

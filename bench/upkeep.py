@@ -1,0 +1,162 @@
+"""How tables read after a long steady load, beside the same rows freshly written; and what their upkeep took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from bench.contender import FAILURES
+from bench.freshness import TABLES, Steady, load_steadily, steady_tables
+from bench.measure import median, say
+from bench.replicator import DELTA, Replicator, Running, Workshop, require_equal
+from bench.source import Source
+from bench.witness import Batch, UpkeepNote
+from penstock.model.table import TableId
+
+Figures = dict[str, Any]
+
+READ_RATIO = 1.5
+"""The most that reading a table may take, as a part of what its rows take freshly written."""
+_READ = ("steady_1", f"steady_{TABLES}")
+"""One with all kinds of changes, and one with inserts only."""
+_READS = 9
+_FRESH_FILE_BYTES = 64 << 20
+_COUNT = "select count(*) from {}"
+_SCAN = "select count(*), sum(quantity), max(length(note)) from {} where note like '%7%' and quantity >= 0"
+
+
+def measure_upkeep(
+    source: Source, workshop: Workshop, steady: Steady, lakes: Sequence[str], every_s: float | None
+) -> Iterator[Figures]:
+    """Load tables for long, then read them."""
+    for lake in lakes:
+        how = "no upkeep" if every_s is None else f"upkeep every {every_s:g} s"
+        say(f"upkeep: {lake}, {steady.changes_per_s:,.0f} changes/s for {steady.seconds:g} s, {how}")
+        try:
+            yield {"lake": lake, "every_s": every_s, **_measure(source, workshop, steady, lake, every_s)}
+        except FAILURES as error:
+            yield {"lake": lake, "error": str(error)}
+
+
+def _measure(source: Source, workshop: Workshop, steady: Steady, lake: str, every_s: float | None) -> Figures:
+    with steady_tables(source, workshop, lake, steady, every_s) as (database, replicator, running):
+        began = time.time()
+        figures = load_steadily(database, workshop, replicator, running, steady)
+        witness = running.witness
+        batches = [each for each in witness.batches if each.visible_at >= began]
+        figures |= {
+            "batch_ms": _parts(batches, began, steady.seconds),
+            "upkeep": _upkeep_figures(witness.upkeeps, running),
+            "read": [_read(workshop, replicator, name) for name in _READ],
+        }
+        for name in _READ:
+            require_equal(replicator, database, name)
+    return figures
+
+
+def _parts(batches: Sequence[Batch], began: float, seconds: float) -> list[float]:
+    """Return the median milliseconds of a batch in each tenth of the time."""
+    tenths: list[list[float]] = [[] for _ in range(10)]
+    for batch in batches:
+        tenths[min(int((batch.visible_at - began) / seconds * 10), 9)].append(1000 * batch.seconds)
+    return [median(each) if each else 0.0 for each in tenths]
+
+
+def _upkeep_figures(notes: Sequence[UpkeepNote], running: Running) -> Figures:
+    seconds = [note.seconds for note in notes]
+    return {
+        "runs": len(notes),
+        "seconds": sum(seconds),
+        "median_s": median(seconds) if seconds else 0.0,
+        "longest_s": max(seconds, default=0.0),
+        "rewritten_files": sum(note.done.rewritten_files for note in notes),
+        "rewritten_mb": sum(note.done.rewritten_bytes for note in notes) / 1e6,
+        "written_files": sum(note.done.written_files for note in notes),
+        "expired_versions": sum(note.done.expired_versions for note in notes),
+        "removed_files": sum(note.done.removed_files for note in notes),
+        "failures": sum(table.upkeep_failures for table in running.pipeline.report.tables),
+        "files": _last_files(notes),
+    }
+
+
+def _last_files(notes: Sequence[UpkeepNote]) -> dict[TableId, int]:
+    return {note.table: note.done.files for note in notes}
+
+
+def _read(workshop: Workshop, replicator: Replicator, table: str) -> Figures:
+    """Read a table and a fresh copy of it in turns; medians."""
+    streamed, fresh = replicator.sql_name(table), _written(workshop, replicator, table)
+    ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        name: (_by_spark(workshop, query.format(streamed)), _by_spark(workshop, query.format(fresh)))
+        for name, query in (("spark count", _COUNT), ("spark scan", _SCAN))
+    }
+    if replicator.lake == DELTA:
+        paths = replicator.location(table), _fresh_folder(replicator, table)
+        ways["delta-rs scan"] = (_by_library(paths[0]), _by_library(paths[1]))
+    found = {name: _compared(*pair) for name, pair in ways.items()}
+    files, versions = replicator.count_files(table)
+    for name, each in found.items():
+        say(f"  {table}, {name}: {each['ms']:.0f} ms, freshly written {each['fresh_ms']:.0f}: {each['ratio']:.2f}")
+    say(f"  {table}: {files} files, {versions} versions")
+    return {"table": table, "files": files, "versions": versions, "ways": found}
+
+
+def _written(workshop: Workshop, replicator: Replicator, table: str) -> str:
+    """Write the table's rows anew, with Spark, in as few files as they fill; return the new table's name."""
+    frame = workshop.spark.table(replicator.sql_name(table))
+    size = sum(path.stat().st_size for path in Path(replicator.location(table)).rglob("part-*.parquet"))
+    frame = frame.repartition(max(1, size // _FRESH_FILE_BYTES // 4))
+    if replicator.lake == DELTA:
+        folder = _fresh_folder(replicator, table)
+        frame.write.format("delta").save(str(folder))
+        return f"delta.`{folder}`"
+    name = replicator.sql_name(f"fresh_{table}")
+    frame.writeTo(name).using("iceberg").create()
+    return name
+
+
+def _fresh_folder(replicator: Replicator, table: str) -> Path:
+    location = Path(replicator.location(table))
+    return location.with_name(f"fresh_{table}")
+
+
+def _by_spark(workshop: Workshop, query: str) -> Callable[[], object]:
+    return lambda: workshop.spark.sql(query).collect()
+
+
+def _by_library(folder: Path) -> Callable[[], object]:
+    query = _SCAN.format("t")
+    return lambda: pa.table(QueryBuilder().register("t", DeltaTable(folder)).execute(query).read_all())
+
+
+def _compared(streamed: Callable[[], object], fresh: Callable[[], object]) -> Mapping[str, float]:
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(_READS):
+        for read, taken in zip((streamed, fresh), times, strict=True):
+            began = time.perf_counter()
+            read()
+            taken.append(1000 * (time.perf_counter() - began))
+    # The first of each compile what the others use.
+    one, other = (median(taken[2:]) for taken in times)
+    return {"ms": one, "fresh_ms": other, "ratio": one / other}
+
+
+def upkeep_rows(figures: Figures) -> Iterator[dict[str, Any]]:
+    """Yield figures for people."""
+    for read in figures["read"]:
+        for way, each in read["ways"].items():
+            yield {
+                "lake": figures["lake"],
+                "table": read["table"],
+                "files": read["files"],
+                "versions": read["versions"],
+                "read by": way,
+                "ms": each["ms"],
+                "freshly written": each["fresh_ms"],
+                "ratio": each["ratio"],
+            }
