@@ -78,7 +78,7 @@ class KeptLake:
         self.destination.write_events(ArrowEvents([ITEMS], events, Lsn(self.at), self.spark))
 
     def upkeep(self, meanwhile: Callable[[], object] = lambda: None) -> Upkeep:
-        """Give the table its upkeep; while rows are read, something else happens, once."""
+        """Give the table its upkeep; while rows are read, something else happens, once, or behind it if none are."""
         waiting = [meanwhile]
 
         def happen() -> bool:
@@ -87,7 +87,9 @@ class KeptLake:
             return False
 
         assert isinstance(self.destination, Maintained)
-        return self.destination.upkeep(ITEMS, happen)
+        done = self.destination.upkeep(ITEMS, happen)
+        happen()
+        return done
 
     def content(self) -> list[str]:
         """Return the table's rows in a form to compare."""

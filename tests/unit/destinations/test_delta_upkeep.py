@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from penstock.destinations.delta import DeltaDestination
 from penstock.destinations.delta.folder import TableFolder
 from penstock.destinations.delta.log import TableLog
+from penstock.lake import upkeep
 from penstock.lake.upkeep import UpkeepPolicy
 from penstock.model.cell import UNCHANGED
 from penstock.model.lsn import Lsn
@@ -23,7 +28,7 @@ from penstock.model.mode import TableMode, TableModes
 from penstock.model.table import PipelineId, TableSchema
 from penstock.store.memory import MemoryStore
 from penstock.testing.batch import ArrowRows, no_spark
-from penstock.testing.destination_suite import ITEMS, START, delete, insert, update
+from penstock.testing.destination_suite import ITEMS, START, Make, delete, insert, update
 from penstock.testing.upkeep_suite import BATCHES, LATER, KeptLake, MakeLake, UpkeepSuite
 
 POLICY = UpkeepPolicy(keep_s=3600)
@@ -89,6 +94,61 @@ class TestDelta(UpkeepSuite):
     @pytest.fixture
     def moments(self) -> Sequence[str]:
         return "delta.upkeep_written", "delta.commit", "delta.committed"
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["apply", "apply", "upkeep", "upkeep meanwhile", "compact meanwhile", "restart"]),
+        st.lists(
+            st.tuples(st.sampled_from(["put", "put", "move", "delete"]), st.integers(0, 9)), min_size=1, max_size=4
+        ),
+    ),
+    max_size=24,
+)
+
+
+@settings(max_examples=40)
+@given(steps)
+def test_random_histories_with_upkeep_at_any_time_give_the_sources_rows(
+    tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, list[tuple[str, int]]]]
+) -> None:
+    lake = Lake(tmp_path_factory.mktemp("lake"), TableMode.CURRENT)
+    kept, rows = lake.kept(), dict[int, str]()
+    kept.destination.write_table_rows(ITEMS, ArrowRows(ITEMS, [], START))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(upkeep, "_MIN_FILES", 2)
+        for number, (kind, changes) in enumerate(history):
+            batch = [change_row(rows, each, key, f"v{number}") for each, key in changes]
+            match kind:
+                case "upkeep meanwhile":
+                    kept.upkeep(partial(kept.apply, batch))
+                case "compact meanwhile":
+                    kept.apply(batch)
+                    kept.upkeep(partial(kept.compact, ITEMS))
+                case _:
+                    kept.apply(batch)
+            if kind == "upkeep":
+                kept.upkeep()
+            if kind == "restart":
+                kept.destination = lake.open()
+    assert {row["id"]: row["name"] for row in lake.rows()} == rows
+    assert len(lake.rows()) == len(rows)
+    assert kept.position() == (Lsn(kept.at), 1)
+    shutil.rmtree(lake.path)
+
+
+def change_row(rows: dict[int, str], kind: str, key: int, name: str) -> Make:
+    """Change a row of the model, and return the same for the lake."""
+    if key not in rows:
+        rows[key] = name
+        return insert(ITEMS, key, name, "body")
+    if kind == "delete":
+        del rows[key]
+        return delete(ITEMS, key)
+    former = rows.pop(key)
+    new = key + 10 if kind == "move" and key + 10 not in rows else key
+    rows[new] = f"{former[:9]} {name}"
+    return update(ITEMS, new, rows[new], UNCHANGED, old=None if new == key else [key])
 
 
 def test_rows_of_a_rewritten_file_are_in_the_order_of_their_keys(lake: Lake) -> None:
