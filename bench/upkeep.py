@@ -26,7 +26,8 @@ _READ = ("steady_1", f"steady_{TABLES}")
 """One with all kinds of changes, and one with inserts only."""
 _READS = 9
 _FRESH_FILE_BYTES = 64 << 20
-_COUNT = "select count(*) from {}"
+# A count alone is answered from statistics, without a look at the data, where no row was ever deleted.
+_SUM = "select count(*), sum(id) from {}"
 _SCAN = "select count(*), sum(quantity), max(length(note)) from {} where note like '%7%' and quantity >= 0"
 
 
@@ -93,7 +94,7 @@ def _read(workshop: Workshop, replicator: Replicator, table: str) -> Figures:
     streamed, fresh = replicator.sql_name(table), _written(workshop, replicator, table)
     ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         name: (_by_spark(workshop, query.format(streamed)), _by_spark(workshop, query.format(fresh)))
-        for name, query in (("spark count", _COUNT), ("spark scan", _SCAN))
+        for name, query in (("spark sum", _SUM), ("spark scan", _SCAN))
     }
     if replicator.lake == DELTA:
         paths = replicator.location(table), _fresh_folder(replicator, table)

@@ -6,10 +6,15 @@ then deleted where it is now. So nobody waits while rows are read and written, a
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +33,29 @@ from penstock.wire.arrow import arrow_type, compute
 _SORTED_BYTES = 128 << 20
 # Row groups are what a search within the file can skip; smaller ones would make other readers slower.
 _GROUP_BYTES = 16 << 20
+_GROUP_ROWS = 1 << 16
+# A third of the processor's time beside a busy thread: whoever needs Python's lock waits for us when we hold it.
+_NICENESS = 5
+
+Work = TypeVar("Work")
 Compression: TypeAlias = Literal["snappy", "zstd"]
 COMPRESSION: Compression = "zstd"
 """Half the size of snappy's, for a time that does not matter here."""
+
+
+def unhurriedly(work: Callable[[], Work]) -> Work:
+    """Do something in a thread that has what others leave of the processor, where threads have a priority of their own.
+
+    Not for what others wait for, a commit say: they would wait for everybody else too.
+    """
+    with ThreadPoolExecutor(1, "rewrite", _lower_priority) as thread:
+        return thread.submit(work).result()
+
+
+def _lower_priority() -> None:
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 class StoppedError(Exception):
@@ -123,7 +148,7 @@ class Rewriting:
             indices = compute.sort_indices(table, sort_keys=[(name, "ascending") for name in self.order])
             table, origins = table.take(indices), origins[indices.to_numpy()]
         self._origins.append(origins)
-        rows = max(table.num_rows * _GROUP_BYTES // max(table.nbytes, 1), 1)
+        rows = min(max(table.num_rows * _GROUP_BYTES // max(table.nbytes, 1), 1), _GROUP_ROWS)
         for start in range(0, table.num_rows, rows):
             yield table.slice(start, rows)
 

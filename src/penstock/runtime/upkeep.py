@@ -1,14 +1,11 @@
 """Upkeep of the destination's tables, on a schedule, beside everything else.
 
-One thread, one table at a time, at a low priority: changes go on being applied, to the same table too.
+One thread, one table at a time: changes go on being applied, to the same table too.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +18,6 @@ from penstock.runtime.tables import Tables, TableState
 from penstock.telemetry.log import get_logger
 
 _TICK_S = 0.5  # how much later than it is due an upkeep may begin
-_NICENESS = 10
 
 
 class UpkeepWorker:
@@ -43,7 +39,6 @@ class UpkeepWorker:
 
     def run(self) -> None:
         """Look after tables until stopped."""
-        _give_way()
         while not self._stopping.wait(min(_TICK_S, self._every_s)):
             self.step()
 
@@ -75,10 +70,3 @@ class UpkeepWorker:
         state.upkeep.add(done, seconds, dt.datetime.now(dt.UTC))
         tell = log.debug if done.is_idle else log.info
         tell("table was kept up", seconds=round(seconds, 3), **asdict(done))
-
-
-def _give_way() -> None:
-    """Let this thread have what others leave of the processor, where threads have a priority of their own."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -35,16 +35,24 @@ def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def write_rows(
-    folder: TableFolder, tables: Iterable[pa.Table], target: pa.Schema, compression: Compression = "snappy"
+    folder: TableFolder,
+    tables: Iterable[pa.Table],
+    target: pa.Schema,
+    compression: Compression = "snappy",
+    *,
+    is_grouped: bool = False,
 ) -> list[CopiedFile]:
-    """Write rows as one Parquet file in a table's folder, durably; no file if there are none."""
+    """Write rows as one Parquet file in a table's folder, durably; no file if there are none.
+
+    `is_grouped` if each table is to be a row group as it is.
+    """
     name = f"part-{uuid.uuid4()}.parquet"
     written: list[pq.FileMetaData] = []
     with (
         folder.new_file(name) as new,
         pq.ParquetWriter(new.file, target, compression=compression, metadata_collector=written) as out,
     ):
-        for table in _gathered(tables):
+        for table in tables if is_grouped else _gathered(tables):
             out.write_table(table)
     described = describe_file(f"{folder.base}/{name}", new.size, written[0])
     if not described.rows:

@@ -27,7 +27,7 @@ from penstock.destinations.delta.schema import arrow_schema
 from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.lake.locate import LakeFiles
-from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering
+from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering, unhurriedly
 from penstock.lake.upkeep import StoredFile, UpkeepPolicy, plan_rewrites
 from penstock.model.lsn import Lsn
 from penstock.model.table import TableSchema
@@ -105,7 +105,7 @@ class TableUpkeep:
         if self.is_stopping():
             raise StoppedError
         rewriting = Rewriting(self._sources(members), self._read, self._order, self.is_stopping)
-        files = write_rows(self._folder, rewriting.tables(), self._target, COMPRESSION)
+        files = unhurriedly(lambda: self._written(rewriting))
         hit("delta.upkeep_written")
         with self.turn:
             is_made = self._is_committed(rewriting, files)
@@ -113,6 +113,9 @@ class TableUpkeep:
             rewritten_bytes = sum(member.add["size"] for member in members)
             self._count(files=len(files) - len(members), rewritten_files=len(members), rewritten_bytes=rewritten_bytes)
             self._count(written_files=len(files), written_bytes=sum(file.size_bytes for file in files))
+
+    def _written(self, rewriting: Rewriting) -> list[CopiedFile]:
+        return write_rows(self._folder, rewriting.tables(), self._target, COMPRESSION, is_grouped=True)
 
     def _sources(self, members: Sequence[Member]) -> list[SourceFile]:
         return [

@@ -28,7 +28,7 @@ from penstock.destinations.iceberg.rows import DataFolder, read_deletes
 from penstock.destinations.iceberg.schema import arrow_schema, with_ids
 from penstock.failpoint import hit
 from penstock.lake.key import Numbers
-from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering
+from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering, unhurriedly
 from penstock.lake.upkeep import StoredFile, UpkeepPolicy, growing_run, plan_rewrites
 from penstock.model.table import TableSchema
 
@@ -135,7 +135,7 @@ class TableUpkeep:
             raise StoppedError
         order = clustering(self.schema, self.table.layout)
         rewriting = Rewriting([plan.sources[file.name] for file in group], plan.read, order, self.is_stopping)
-        files = plan.folder.write_rows(rewriting.tables(), plan.columns, COMPRESSION)
+        files = unhurriedly(lambda: plan.folder.write_rows(rewriting.tables(), plan.columns, COMPRESSION))
         hit("iceberg.upkeep_written")
         _ = plan.dropped  # takes a while, and would make others wait
         with self.turn:
