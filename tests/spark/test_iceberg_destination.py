@@ -274,7 +274,9 @@ def test_the_tables_of_other_writers_are_left_alone(lake: Lake) -> None:
 
 
 def test_a_folder_with_a_delta_table_is_left_alone(lake: Lake, tmp_path: Path) -> None:
-    (tmp_path / "lake" / "public" / "items" / "_delta_log").mkdir(parents=True)
+    log = tmp_path / "lake" / "public" / "items" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").touch()
     with pytest.raises(DestinationError, match="Delta table"):
         lake.harness.copy(ITEMS, COPIED)
 
