@@ -62,16 +62,23 @@ def test_the_replica_identity_index_is_the_key_where_one_is_set(session: Connect
 
 
 @pytest.mark.parametrize(
-    ("setting", "identity"), [("full", ReplicaIdentity.FULL), ("nothing", ReplicaIdentity.NOTHING)]
+    ("key", "identity", "expected"),
+    [
+        ("", ReplicaIdentity.FULL, ["id"]),
+        ("deferrable", ReplicaIdentity.FULL, []),
+        ("", ReplicaIdentity.DEFAULT, ["id"]),
+        ("deferrable", ReplicaIdentity.DEFAULT, []),
+        ("", ReplicaIdentity.NOTHING, []),
+    ],
 )
-def test_the_primary_key_stays_the_key_under_other_identities(
-    session: Connection, setting: str, identity: ReplicaIdentity
+def test_the_primary_key_is_the_key_where_the_stream_tells_rows_by_it(
+    session: Connection, key: str, identity: ReplicaIdentity, expected: list[str]
 ) -> None:
-    session.execute("create table public.t (id int primary key)")
-    session.execute(f"alter table public.t replica identity {setting}")
+    session.execute(f"create table public.t (id int primary key {key})")
+    session.execute(f"alter table public.t replica identity {identity.name.lower()}")
     schema = described(session, "public.t")
     assert schema.identity is identity
-    assert [column.name for column in schema.key] == ["id"]
+    assert [column.name for column in schema.key] == expected
 
 
 def test_a_key_that_is_published_in_part_is_no_key(session: Connection) -> None:

@@ -78,8 +78,8 @@ def refuse_keyless(schema: TableSchema) -> DestinationError:
     """Return the error for a change that names no row."""
     return unsupported(
         f"Table {schema.name} has no key, so its updates and deletes cannot be applied.",
-        "Give it a primary key, or a replica identity with a unique index, at the source, or give"
-        " it the mode history and REPLICA IDENTITY FULL; then resync the table.",
+        "Give it a primary key that is not deferrable, or a replica identity with a unique index, at the source, or"
+        " give it the mode history and REPLICA IDENTITY FULL; then resync the table.",
     )
 
 

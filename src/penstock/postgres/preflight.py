@@ -235,7 +235,7 @@ def _judge_identity(
         )
     elif not has_key and not (mode is TableMode.HISTORY and identity is ReplicaIdentity.FULL):
         yield _identity_warning(
-            f"table {table} has no key, but its updates and deletes are published",
+            f"table {table} has no key, or a deferrable one, but its updates and deletes are published",
             f"alter table {table.quoted} add primary key (…);",
         )
 

@@ -1,3 +1,5 @@
+-- The key is what tells rows apart in the stream. One that is deferrable does not: within a transaction two rows may
+-- have it, as when two swap theirs in one statement.
 -- An int2vector counts from 0, so a column's subscript in indkey is its place in the key. Columns that
 -- the index only includes come behind indnkeyatts. A NOT NULL that was never validated (18+) promises nothing.
 select
@@ -20,7 +22,11 @@ left join lateral (
     where
         x.indrelid = c.oid
         and x.indislive
-        and case when c.relreplident = 'i' then x.indisreplident else x.indisprimary end
+        and case c.relreplident
+            when 'i' then x.indisreplident
+            when 'n' then false
+            else x.indisprimary and x.indimmediate
+        end
 ) as i on true
 where c.oid = %(table)s
 order by a.attnum

@@ -8,7 +8,11 @@ select
         where
             x.indrelid = c.oid
             and x.indislive
-            and case when c.relreplident = 'i' then x.indisreplident else x.indisprimary end
+            and case c.relreplident
+                when 'i' then x.indisreplident
+                when 'n' then false
+                else x.indisprimary and x.indimmediate
+            end
     )
 from pg_catalog.pg_class as c
 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace
