@@ -25,7 +25,7 @@ from penstock.model.mode import TableMode
 from penstock.model.table import TableName
 from penstock.testing.postgres import Cluster
 
-pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.timeout(7200)]
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 Begin: TypeAlias = Callable[[Path, Sequence[Cell]], AbstractContextManager[World]]
 """Makes a world of its own in a folder, with the tables of some cells."""
@@ -108,6 +108,7 @@ def test_a_driver_interrupted_at_any_step_loses_and_repeats_nothing(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("mode", TableMode)
 def test_whatever_is_interrupted_in_whatever_way_nothing_is_lost_or_repeated(
     lake: str, mode: TableMode, begin: Begin, tmp_path: Path, tell_matrix: Callable[[Matrix], None]

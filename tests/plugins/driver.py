@@ -32,6 +32,7 @@ from penstock import failpoint
 from penstock.contract import Destination, Store
 from penstock.destinations.iceberg import CatalogSettings
 from penstock.failpoint import FailpointError
+from penstock.lake.upkeep import UpkeepPolicy
 from penstock.model.mode import TableModes
 from penstock.model.table import TableId
 from penstock.runtime.pipeline import Pipeline
@@ -84,6 +85,7 @@ class DriverSettings:
     iceberg: tuple[CatalogSettings, Jvm] | None = None
     """None for a Delta lake."""
     pipeline: Mapping[str, Any] = field(default_factory=dict)
+    upkeep: UpkeepPolicy = field(default_factory=lambda: UpkeepPolicy(every_s=None))
 
     @property
     def lake(self) -> Path:
@@ -94,7 +96,8 @@ class DriverSettings:
         return self.folder / "driver.log"
 
     def destination(self, store: Store) -> Destination:
-        shared: Any = {"pipeline": pipeline_config(self.database).id, "tables": store, "modes": self.modes}
+        pipeline = pipeline_config(self.database).id
+        shared: Any = {"pipeline": pipeline, "tables": store, "modes": self.modes, "upkeep": self.upkeep}
         if self.iceberg is None:
             return LocalDelta(str(self.lake), spark=no_spark, **shared)
         catalog, jvm = self.iceberg
