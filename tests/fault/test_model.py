@@ -1,5 +1,7 @@
 """A source changed at random, while drivers and receivers are killed, paused and made to fail: the lake equals it.
 
+Tables get their upkeep all the time, too.
+
 `make test` runs a few examples, always the same; `make test-model SECONDS=1800` as many as there is time for, from a
 seed that it prints, and `SEED=…` one that failed.
 """
@@ -27,6 +29,7 @@ from plugins.kept import ReadTable, Row, read_delta, read_iceberg
 from plugins.model_source import TABLES, TRANSACTIONS, Transaction, create_source, modes
 from pyspark.sql import SparkSession
 
+from penstock.lake.upkeep import UpkeepPolicy
 from penstock.testing.postgres import Cluster, Database
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -43,7 +46,10 @@ _SETTINGS = settings(
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-_DRIVER_STEPS = sorted({*steps("delta", "merge"), *steps("iceberg", "merge")})
+# So often that it meets everything else; what is compared is read sooner than it is removed.
+_UPKEEP = UpkeepPolicy(every_s=0.5, keep_s=15, orphan_s=30)
+_UPKEEP_STEPS = {"delta.upkeep_written", "iceberg.upkeep_written"}
+_DRIVER_STEPS = sorted({*steps("delta", "merge"), *steps("iceberg", "merge"), *_UPKEEP_STEPS})
 _COPY_STEPS = ["table_sync.before_copy", "table_sync.after_copy", "table_sync.before_catchup", "table_sync.part_copied"]
 _RECEIVER_STEPS = [
     "changelog.after_file",
@@ -74,7 +80,7 @@ class ReplicationMachine(RuleBasedStateMachine):
             transaction.run(self.database)
         self.copied: dict[str, Counter[Row]] = {}
         self.driver, self.read = type(self).make(self.database)
-        self.driver.start()
+        self._start()
 
     @rule(transactions=st.lists(TRANSACTIONS, min_size=1, max_size=5))
     def write(self, transactions: list[Transaction]) -> None:
@@ -84,6 +90,8 @@ class ReplicationMachine(RuleBasedStateMachine):
     @rule()
     def compare(self) -> None:
         """Every table has what the source has at this moment, and has kept what its triggers saw, once."""
+        if self.is_receiver_mortal:  # it may never get to where we want to see it
+            self.driver.kill()
         outcomes = self._order(Driver.catch_up)
         assert {each.phase for each in outcomes.values()} == {"ready"}, outcomes
         for table in TABLES:
@@ -109,7 +117,7 @@ class ReplicationMachine(RuleBasedStateMachine):
     @rule(point=st.sampled_from(["", *_RECEIVER_STEPS]), start=st.integers(1, 6))
     def resume(self, point: str, start: int) -> None:
         """With a receiver that dies at a step of its own, in each of its lives, or with one that does not."""
-        self.driver.start(f"{point}=kill@{start}" if point else "")
+        self._start(f"{point}=kill@{start}" if point else "")
 
     @precondition(lambda self: self.driver.is_running)
     @rule(
@@ -126,11 +134,15 @@ class ReplicationMachine(RuleBasedStateMachine):
     def kill_receiver(self) -> None:
         self._order(Driver.kill_receiver)
 
+    def _start(self, receiver_failpoints: str = "") -> None:
+        self.is_receiver_mortal = bool(receiver_failpoints)
+        self.driver.start(receiver_failpoints)
+
     def _order(self, order: Callable[[Driver], T]) -> T:
         """Give an order to a driver that lives; one that a failpoint killed is replaced."""
         while True:
             if not self.driver.is_running:
-                self.driver.start()
+                self._start()
             try:
                 return order(self.driver)
             except DriverDiedError as error:
@@ -149,7 +161,7 @@ class ReplicationMachine(RuleBasedStateMachine):
 @pytest.fixture
 def make_delta(make_driver: MakeDriver, tmp_path: Path) -> Make:
     def make(database: Database) -> tuple[Driver, ReadTable]:
-        driver = make_driver(DriverSettings(database, tmp_path / database.name, modes()))
+        driver = make_driver(DriverSettings(database, tmp_path / database.name, modes(), upkeep=_UPKEEP))
         return driver, read_delta(driver.settings.lake)
 
     return make
@@ -160,7 +172,8 @@ def make_iceberg(make_driver: MakeDriver, spark: SparkSession, make_catalog: Mak
     def make(database: Database) -> tuple[Driver, ReadTable]:
         folder = tmp_path / database.name
         catalog = make_catalog(folder / "lake", None)
-        driver = make_driver(DriverSettings(database, folder, modes(), (catalog, Jvm.of(spark))))
+        chosen = DriverSettings(database, folder, modes(), (catalog, Jvm.of(spark)), upkeep=_UPKEEP)
+        driver = make_driver(chosen)
         return driver, read_iceberg(spark, catalog)
 
     return make
@@ -185,8 +198,12 @@ def test_a_lake_equals_its_source_for_as_long_as_one_cares_to_look(machine: type
     deadline = time.monotonic() + float(os.environ.get("MODEL_SECONDS") or 120) / 2  # there are two lakes
     number = int(given) if given else secrets.randbelow(1 << 32)
     while True:
-        print("SEED", number, flush=True)  # noqa: T201  # the last one is the one that failed
-        run_state_machine_as_test(seed(number)(machine), settings=settings(_SETTINGS, max_examples=5))
+        print("SEED", number, flush=True)  # noqa: T201  # so that one sees that it lives
+        try:
+            run_state_machine_as_test(seed(number)(machine), settings=settings(_SETTINGS, max_examples=5))
+        except BaseException as error:
+            error.add_note(f"To repeat it: make test-model SEED={number}")
+            raise
         number += 1
         if given or time.monotonic() > deadline:
             return

@@ -156,7 +156,7 @@ def merge(chance: random.Random, name: str) -> str:
         chance.choice(
             [
                 bump,
-                f"update {name} set v = v + 1, big = repeat(md5(v::text), 60) where {near}",
+                f"update {name} set v = v + 1, big = repeat(md5(v::text), 90) where {near}",
                 f"{bump}; update {name} set v = v * 2 where {near}; delete from {name} where id = {low}",
                 f"insert into {name} select g, -1, 'new' from generate_series({low}, {low + span}) g where {missing}",
                 f"update {name} set id = id + 1000 where {near} and id + 1000 not in (select id from {name})",
