@@ -27,6 +27,8 @@ from penstock.store.memory import MemoryStore
 from penstock.testing.batch import ArrowEvents, no_spark, transaction
 from penstock.testing.destination_suite import COPIED, ITEMS, START, DestinationSuite, Harness, delete, insert, update
 
+pytestmark = pytest.mark.spark
+
 P = PipelineId("p")
 Open = Callable[[], Harness]
 """Opens the lake, as every process of one pipeline would."""
@@ -75,7 +77,6 @@ class TestDelta(DestinationSuite):
         return delta()
 
 
-@pytest.mark.spark
 @pytest.mark.long  # what follows has a copy and a batch of every kind into Iceberg too
 class TestIceberg(DestinationSuite):
     @pytest.fixture
@@ -83,11 +84,7 @@ class TestIceberg(DestinationSuite):
         return iceberg()
 
 
-# A test that asks for Spark by its parameter is not known to; see plugins/spark.py.
-SPARK = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
-
-
-@pytest.fixture(params=["delta", pytest.param("iceberg", marks=SPARK)])
+@pytest.fixture(params=["delta", "iceberg"])
 def lake(request: pytest.FixtureRequest) -> Open:
     opened: Open = request.getfixturevalue(request.param)
     return opened

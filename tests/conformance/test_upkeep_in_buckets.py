@@ -24,6 +24,8 @@ from penstock.testing.batch import no_spark
 from penstock.testing.destination_suite import ITEMS
 from penstock.testing.upkeep_suite import LATER, KeptLake, MakeLake, UpkeepSuite
 
+pytestmark = pytest.mark.spark
+
 POLICY = UpkeepPolicy(keep_s=3600)
 BEGAN = dt.datetime.now(dt.UTC)
 LONG = dt.timedelta(days=30)
@@ -104,7 +106,6 @@ def test_what_is_out_of_retention_leaves_the_bucket_of_a_delta_table(bucket: Buc
     assert kept.held() == held
 
 
-@pytest.mark.spark
 def test_an_iceberg_table_in_a_bucket_gets_its_upkeep(
     spark: SparkSession, bucket: Bucket, bucket_catalog: CatalogSettings
 ) -> None:

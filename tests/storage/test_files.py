@@ -21,6 +21,8 @@ from penstock.storage.local import LOCAL, LocalFiles, new_file
 from penstock.storage.place import files_at
 from penstock.storage.s3 import S3Files
 
+pytestmark = pytest.mark.spark  # whose Java the store runs on
+
 LARGE = 25_000_000
 """More than is uploaded in one piece."""
 
