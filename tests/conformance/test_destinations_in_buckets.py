@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from plugins.interrupted import Interrupted
 from plugins.s3 import Bucket
 from pyspark.sql import SparkSession
 
 from penstock import failpoint
 from penstock.contract import Destination, Positioned
-from penstock.contract.batch import TableChanges
 from penstock.destinations.delta import DeltaDestination
 from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
 from penstock.model.cell import UNCHANGED
-from penstock.model.event import Event
 from penstock.model.lsn import Lsn
-from penstock.model.table import PipelineId, TableId, TableSchema
+from penstock.model.table import PipelineId, TableSchema
 from penstock.storage.place import files_at
 from penstock.store.memory import MemoryStore
 from penstock.testing.batch import ArrowEvents, no_spark, transaction
@@ -94,37 +92,6 @@ CHANGES = [update(ITEMS, 1, "uno", UNCHANGED), delete(ITEMS, 2), insert(ITEMS, 4
 CHANGED = [(1, "uno", "body one"), (3, "three", None), (4, "four", None)]
 
 
-@dataclass(frozen=True)
-class Meanwhile:
-    """Changes during whose reading something happens to the table, once."""
-
-    events: ArrowEvents
-    happens: Callable[[], object]
-
-    @property
-    def end_lsn(self) -> Lsn:
-        return self.events.end_lsn
-
-    def __iter__(self) -> Iterator[Event]:
-        return iter(self.events)
-
-    def tables(self) -> dict[TableId, TableChanges]:
-        return {table: _Interrupted(changes, [self.happens]) for table, changes in self.events.tables().items()}
-
-
-class _Interrupted:
-    def __init__(self, changes: TableChanges, happens: list[Callable[[], object]]) -> None:
-        self._changes, self._happens = changes, happens
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._changes, name)
-
-    def arrow(self) -> Iterator[pa.RecordBatch]:
-        while self._happens:
-            self._happens.pop()()
-        return self._changes.arrow()
-
-
 def watermark(destination: Destination) -> Lsn | None:
     assert isinstance(destination, Positioned)
     return destination.watermark(ITEMS.id)
@@ -134,7 +101,7 @@ def test_the_late_commit_of_another_process_is_seen_and_not_repeated(lake: Open)
     ours, theirs = lake(), lake()
     ours.copy(ITEMS, COPIED)
     events = ArrowEvents([ITEMS], transaction(START, *CHANGES), Lsn(110), ours.spark)
-    ours.destination.write_events(Meanwhile(events, lambda: theirs.apply(ITEMS, CHANGES)))
+    ours.destination.write_events(Interrupted(events, lambda: theirs.apply(ITEMS, CHANGES)))
     ours.holds(ITEMS, *CHANGED)
     assert watermark(ours.destination) == Lsn(110)
 
@@ -165,7 +132,7 @@ def test_a_foreign_commit_in_between_costs_another_look(delta: Open, bucket: Buc
         DeltaTable(place, storage_options=bucket.settings.options).optimize.compact()
 
     last = [update(ITEMS, 4, "vier", UNCHANGED), delete(ITEMS, 1)]
-    lake.destination.write_events(Meanwhile(ArrowEvents([ITEMS], transaction(200, *last), Lsn(210)), compact))
+    lake.destination.write_events(Interrupted(ArrowEvents([ITEMS], transaction(200, *last), Lsn(210)), compact))
     lake.holds(ITEMS, COPIED[1], COPIED[2], (4, "vier", None))
 
 

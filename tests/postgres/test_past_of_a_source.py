@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from plugins.kept import AUDIT
 from plugins.local_lake import LocalDelta
 from plugins.pipeline import Pipelines
 
@@ -37,14 +38,7 @@ SOURCE = f"""
     create table keyless (id int, v int, big text);
     alter table keyless replica identity full, alter column big set storage external;
     insert into keyless select g, 0, repeat(md5(g::text), 100) from generate_series(1, 20) g;
-    create schema audit;
-    create table audit.log (number bigserial, tab text, op text, row jsonb);
-    create function audit.record() returns trigger language plpgsql as $$
-    begin
-        insert into audit.log (tab, op, row)
-        values (tg_table_name, tg_op, case when tg_op = 'DELETE' then to_jsonb(old) else to_jsonb(new) end);
-        return null;
-    end $$;
+    {AUDIT}
     create trigger a after insert or update or delete on recorded for each row execute function audit.record();
     create trigger b after truncate on recorded execute function audit.record();
     create trigger a after insert or update or delete on keyless for each row execute function audit.record();

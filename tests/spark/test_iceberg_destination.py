@@ -5,7 +5,6 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pytest
 from plugins.changing_items import ChangingItems
 from plugins.iceberg import MakeCatalog
+from plugins.interrupted import Interrupted, InterruptedChanges
 from pyspark.sql import SparkSession
 
 from penstock import failpoint
@@ -344,37 +344,6 @@ def test_a_table_taken_back_to_an_older_snapshot_has_that_ones_position(lake: La
     lake.harness.holds(ITEMS, *COPIED, (4, "four", None))
 
 
-@dataclass(frozen=True)
-class Interrupted:
-    """Changes during whose reading something else happens to the table, once."""
-
-    events: ArrowEvents
-    happens: Callable[[], object]
-
-    @property
-    def end_lsn(self) -> Lsn:
-        return self.events.end_lsn
-
-    def __iter__(self) -> Iterator[Event]:
-        return iter(self.events)
-
-    def tables(self) -> dict[TableId, TableChanges]:
-        return {table: _InterruptedChanges(changes, [self.happens]) for table, changes in self.events.tables().items()}
-
-
-class _InterruptedChanges:
-    def __init__(self, changes: TableChanges, happens: list[Callable[[], object]]) -> None:
-        self._changes, self._happens = changes, happens
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._changes, name)
-
-    def arrow(self) -> Iterator[pa.RecordBatch]:
-        while self._happens:
-            self._happens.pop()()
-        return self._changes.arrow()
-
-
 CHANGES: dict[str, list[Make]] = {
     "append": [insert(ITEMS, 4, "four", None)],
     "rewrite": [update(ITEMS, 1, "uno", UNCHANGED), delete(ITEMS, 2), insert(ITEMS, 4, "four", None)],
@@ -460,7 +429,7 @@ def test_a_writer_who_is_always_faster_is_an_error_to_be_tried_again(lake: Lake)
             happens = [self.happens] * 1000
             return {id_: _Always(changes, happens) for id_, changes in self.events.tables().items()}
 
-    class _Always(_InterruptedChanges):
+    class _Always(InterruptedChanges):
         def arrow(self) -> Iterator[pa.RecordBatch]:
             self._happens.pop()()
             return self._changes.arrow()
