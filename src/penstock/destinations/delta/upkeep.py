@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import RLock
@@ -170,24 +170,25 @@ class TableUpkeep:
 
     def _clean(self) -> None:
         """Remove files that no version within the retention needs, and what nobody ever committed."""
+        now = self.clock()
         with self.turn:
             state = self._state()
             if state is None:
                 return
             used = {self._path(name) for member in state.members.values() for name in stored_names(member.add)}
-            removed = self._removals(state)
-        now = self.clock()
-        due = [name for name, age_s in self._folder.ages("", now).items() if self._is_due(name, age_s, used, removed)]
-        ages = self._folder.ages(_LOG, now)
-        due += [f"{_LOG}/{name}" for name, age_s in ages.items() if name.endswith(".tmp") and self._is_orphan(age_s)]
+            ages = self._folder.ages("", now)
+            removed = self._removals(state, ages)
+        due = [name for name, age_s in ages.items() if self._is_due(name, age_s, used, removed)]
+        logged = self._folder.ages(_LOG, now)
+        due += [f"{_LOG}/{name}" for name, age_s in logged.items() if name.endswith(".tmp") and self._is_orphan(age_s)]
         for name in due:
             self._folder.remove(name)
         self._count(removed_files=len(due))
 
-    def _removals(self, state: TableState) -> dict[str, int]:
+    def _removals(self, state: TableState, present: Iterable[str]) -> dict[str, int]:
         """Return when files were taken out of the table that are still in its folder; the others are forgotten."""
-        names = {f"{self._folder.base}/{name}" for name in self._folder.names("")}
-        state.removed = {name: at_ms for name, at_ms in state.removed.items() if self._path(name) in names}
+        paths = {f"{self._folder.base}/{name}" for name in present}
+        state.removed = {name: at_ms for name, at_ms in state.removed.items() if self._path(name) in paths}
         return {self._path(name): at_ms for name, at_ms in state.removed.items()}
 
     def _is_due(self, name: str, age_s: float, used: set[str], removed: Mapping[str, int]) -> bool:
