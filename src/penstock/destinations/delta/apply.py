@@ -21,6 +21,7 @@ from penstock.contract import columns as logged
 from penstock.contract.batch import CopiedFile, TableChanges
 from penstock.destinations.delta import action, validate, vector
 from penstock.destinations.delta.commit import Committer
+from penstock.destinations.delta.folder import TableFolder
 from penstock.destinations.delta.log import Action, Member, TableLog, TableState
 from penstock.destinations.delta.rows import write_rows
 from penstock.destinations.delta.schema import arrow_schema
@@ -61,6 +62,15 @@ class Draft:
     files: list[str] = field(default_factory=list)
     """Paths of new files that only this draft refers to."""
     is_append: bool = False
+
+
+def write_vectors(folder: TableFolder, writer: vector.VectorWriter, draft: Draft) -> None:
+    """Write the deletion vectors that are too large for the log, as one file of the draft's."""
+    if writer.file is not None:
+        name, content = writer.file
+        with folder.new_file(name) as new:
+            new.file.write(content)
+        draft.files.append(folder.path(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +168,7 @@ class Edit:
             rows = loss.member.rows or files.rows(self._path(loss.member))
             if len(loss.gone) < rows:
                 draft.actions.append(action.with_vector(loss.member, writer.add(loss.gone), rows))
-        if writer.file is not None:
-            name, content = writer.file
-            with self.folder.new_file(name) as new:
-                new.file.write(content)
-            draft.files.append(self.folder.path(name))
+        write_vectors(self.folder, writer, draft)
 
     def _path(self, member: Member) -> str:
         return self.folder.path(member.add["path"])

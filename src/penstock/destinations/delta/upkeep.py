@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.contract.batch import CopiedFile
 from penstock.contract.upkeep import Upkeep
 from penstock.destinations.delta import action, validate, vector
-from penstock.destinations.delta.apply import Draft, Edit, LakeTable
+from penstock.destinations.delta.apply import Draft, Edit, LakeTable, write_vectors
 from penstock.destinations.delta.folder import TableFolder
 from penstock.destinations.delta.log import Member, TableState, stored_names
 from penstock.destinations.delta.rows import write_rows
@@ -153,11 +153,7 @@ class TableUpkeep:
             writer = vector.VectorWriter(uuid.uuid4())
             member, rows = Member(added["add"]), writer.add(vector.bitmap(lost))
             added = action.with_vector(member, rows, file.rows, is_change=False)
-            if writer.file is not None:
-                name, content = writer.file
-                with self._folder.new_file(name) as new:
-                    new.file.write(content)
-                draft.files.append(self._path(name))
+            write_vectors(self._folder, writer, draft)
         draft.actions.append(added)
 
     def _checkpoint(self) -> None:
