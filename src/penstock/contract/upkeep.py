@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from penstock.model.table import TableSchema
@@ -29,6 +29,20 @@ class Upkeep:
     def is_idle(self) -> bool:
         """Whether there was nothing to do."""
         return not (self.rewritten_files or self.expired_versions or self.removed_files)
+
+    def with_more(self, **counts: int) -> Upkeep:
+        """Return the same with so much more of some."""
+        return replace(self, **{name: getattr(self, name) + count for name, count in counts.items()})
+
+    def with_rewriting(self, old: Sequence[int], new: Sequence[int]) -> Upkeep:
+        """Return the same after files took the place of others; of each its bytes."""
+        return self.with_more(
+            files=len(new) - len(old),
+            rewritten_files=len(old),
+            rewritten_bytes=sum(old),
+            written_files=len(new),
+            written_bytes=sum(new),
+        )
 
 
 @runtime_checkable

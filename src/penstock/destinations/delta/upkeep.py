@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from threading import RLock
 
@@ -80,7 +80,7 @@ class TableUpkeep:
                 return []
             self._set_retention(state)
             members = {member.add["path"]: member for member in state.members.values()}
-        self._count(files=len(members))
+        self.done = self.done.with_more(files=len(members))
         described = (_described(member) for member in members.values())
         groups = plan_rewrites((each for each in described if each is not None), self.policy.target_file_bytes)
         return [[members[file.name] for file in group] for group in groups]
@@ -110,9 +110,9 @@ class TableUpkeep:
         with self.turn:
             is_made = self._is_committed(rewriting, files)
         if is_made:
-            rewritten_bytes = sum(member.add["size"] for member in members)
-            self._count(files=len(files) - len(members), rewritten_files=len(members), rewritten_bytes=rewritten_bytes)
-            self._count(written_files=len(files), written_bytes=sum(file.size_bytes for file in files))
+            self.done = self.done.with_rewriting(
+                [member.add["size"] for member in members], [file.size_bytes for file in files]
+            )
 
     def _written(self, rewriting: Rewriting) -> list[CopiedFile]:
         return write_rows(self._folder, rewriting.tables(), self._target, COMPRESSION, is_grouped=True)
@@ -179,7 +179,7 @@ class TableUpkeep:
         due += [f"{_LOG}/{name}" for name, age_s in logged.items() if name.endswith(".tmp") and self._is_orphan(age_s)]
         for name in due:
             self._folder.remove(name)
-        self._count(removed_files=len(due))
+        self.done = self.done.with_more(removed_files=len(due))
 
     def _removals(self, state: TableState, present: Iterable[str]) -> dict[str, int]:
         """Return when files were taken out of the table that are still in its folder; the others are forgotten."""
@@ -200,9 +200,6 @@ class TableUpkeep:
 
     def _path(self, name: str) -> str:
         return self._folder.path(name)
-
-    def _count(self, **more: int) -> None:
-        self.done = replace(self.done, **{name: getattr(self.done, name) + count for name, count in more.items()})
 
     @property
     def _folder(self) -> TableFolder:

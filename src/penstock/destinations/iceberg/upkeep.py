@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from threading import RLock
 
@@ -108,7 +108,7 @@ class TableUpkeep:
             index = seen.index
             gone = {name: index.gone.get(name, BitMap64()) for name in index.rows}
             files = [StoredFile(name, index.sizes[name], rows, len(gone[name])) for name, rows in index.rows.items()]
-            self._count(files=len(files))
+            self.done = self.done.with_more(files=len(files))
             return Plan(
                 plan_rewrites(files, self.policy.target_file_bytes),
                 {name: SourceFile(name, rows, gone[name]) for name, rows in index.rows.items()},
@@ -141,9 +141,9 @@ class TableUpkeep:
         with self.turn:
             is_made = self._is_replaced(plan, rewriting, files)
         if is_made:
-            rewritten_bytes = sum(file.size_bytes for file in group)
-            self._count(files=len(files) - len(group), rewritten_files=len(group), rewritten_bytes=rewritten_bytes)
-            self._count(written_files=len(files), written_bytes=sum(file.size_bytes for file in files))
+            self.done = self.done.with_rewriting(
+                [file.size_bytes for file in group], [file.size_bytes for file in files]
+            )
 
     def _is_replaced(self, plan: Plan, rewriting: Rewriting, files: Sequence[CopiedFile]) -> bool:
         """Put a new file into the place of its sources, unless they are not there to be replaced."""
@@ -213,15 +213,12 @@ class TableUpkeep:
         if version is None:
             return
         now_s = self.clock().timestamp()
-        self._count(expired_versions=version.expire(int((now_s - self.policy.keep_s) * 1000)))
+        self.done = self.done.with_more(expired_versions=version.expire(int((now_s - self.policy.keep_s) * 1000)))
         orphan_s = now_s - max(self.policy.orphan_s, self.policy.keep_s)
         is_due = now_s - self.table.known.orphans_sought_s >= _ORPHANS_EVERY_S
         if is_due and plan.folder.has_strangers(known, orphan_s):
             self.table.known.orphans_sought_s = now_s
-            self._count(removed_files=version.remove_orphans(int(orphan_s * 1000)))
-
-    def _count(self, **more: int) -> None:
-        self.done = replace(self.done, **{name: getattr(self.done, name) + count for name, count in more.items()})
+            self.done = self.done.with_more(removed_files=version.remove_orphans(int(orphan_s * 1000)))
 
 
 def _many(deletes: Iterable[KnownFile]) -> set[str]:
