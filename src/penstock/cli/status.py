@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -195,6 +195,7 @@ def _head(status: Status) -> Iterator[str]:
     if status.report:
         yield from _reported(status.report)
         yield from _snapshot_lines(status)
+        yield from _upkeep_lines(status.tables)
         yield from (f"    {reason}" for reason in why_kept(status.report, _kept_from(status)))
     yield from _source_lines(status.source)
 
@@ -221,6 +222,20 @@ def _snapshot_lines(status: Status) -> Iterator[str]:
         yield f"snapshot: held for {console.duration(age_s)}; the source cannot vacuum what has died since"
 
 
+def _upkeep_lines(tables: Sequence[TableReport]) -> Iterator[str]:
+    """Yield what was done for tables besides writing to them, since the replicator started."""
+    last = max((table.upkeep_at for table in tables if table.upkeep_at), default=None)
+    if last is None:
+        return
+    rewritten = sum(table.upkeep_rewritten_files for table in tables)
+    size = console.size(sum(table.upkeep_rewritten_bytes for table in tables))
+    failures = sum(table.upkeep_failures for table in tables)
+    yield (
+        f"upkeep: {console.count(rewritten)} files ({size}) put together; last at {last}"
+        + (f"; {console.count(failures)} times it failed, as the replicator's own log tells" if failures else "")
+    )
+
+
 def _source_lines(source: SourceStatus) -> Iterator[str]:
     if source.problem:
         yield f"source: not reachable, so the lag is unknown: {source.problem}"
@@ -235,6 +250,9 @@ def _source_lines(source: SourceStatus) -> Iterator[str]:
 
 def _table(status: Status) -> Table:
     table = console.table("table", "phase", "watermark", numbers=("behind", "copied", "applied"))
+    has_files = any(each.files is not None for each in status.tables)
+    if has_files:
+        table.add_column("files", justify="right", no_wrap=True)
     is_copying = any(each.phase == COPYING for each in status.tables)
     if is_copying:
         table.add_column("copy", no_wrap=True)
@@ -248,7 +266,9 @@ def _table(status: Status) -> Table:
             console.count(each.copied_rows),
             console.count(each.applied_events),
         ]
-        table.add_row(*row, *([" · ".join(copy_facts(each))] if is_copying else []))
+        files = "—" if each.files is None else console.count(each.files)
+        facts = " · ".join(copy_facts(each))
+        table.add_row(*row, *([files] if has_files else []), *([facts] if is_copying else []))
     return table
 
 

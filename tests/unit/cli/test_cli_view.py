@@ -92,6 +92,17 @@ def test_status_tells_the_age_of_a_snapshot_that_is_held() -> None:
     assert "snapshot" not in text(render(replace(running, pid=None)))
 
 
+def test_status_tells_of_upkeep_once_there_was_any() -> None:
+    source = SourceStatus(problem="away")
+    kept = replace(table(), files=7, upkeep_at="2026-01-02T03:04:05", upkeep_rewritten_files=61)
+    kept = replace(kept, upkeep_rewritten_bytes=2_400_000)
+    seen = text(render(status(source, kept, table())))
+    assert "upkeep: 61 files (2.4 MB) put together; last at 2026-01-02T03:04:05\n" in seen
+    assert "applied  files\n" in seen
+    assert "2 times it failed" in text(render(status(source, replace(kept, upkeep_failures=2))))
+    assert "files" not in text(render(status(source, table())))
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
