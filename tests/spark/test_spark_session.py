@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -85,3 +86,10 @@ def test_a_second_session_is_refused_while_one_is_open(spark: SparkSession) -> N
 def test_the_session_keeps_times_and_names_as_postgres_has_them(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.caseSensitive") == "true"
+
+
+def test_workers_keep_the_memory_that_they_will_want_again(spark: SparkSession) -> None:
+    def backend(_: int) -> str:
+        return pa.default_memory_pool().backend_name
+
+    assert spark.sparkContext.parallelize([0], 1).map(backend).collect() == ["system"]
