@@ -11,12 +11,14 @@ from penstock.contract import (
     CopiedFile,
     Destination,
     EventBatch,
+    Maintained,
     Positioned,
     RowBatch,
     SchemaStore,
     StateStore,
     Store,
     TableChanges,
+    Upkeep,
 )
 from penstock.errors import (
     ConfigError,
@@ -32,12 +34,14 @@ from penstock.errors import (
 from penstock.model.cell import UNCHANGED, Cell, OldRow, OldRowKind, TableRow, UpdatedRow
 from penstock.model.event import Begin, Commit, Delete, Event, Insert, Relation, Truncate, Unsupported, Update
 from penstock.model.lsn import Lsn, Position
+from penstock.model.mode import TableMode
 from penstock.model.table import Column, Kind, PgType, PipelineId, TableId, TableName, TableSchema
 
 if TYPE_CHECKING:
     from penstock.config.pipeline import PipelineConfig
     from penstock.config.replicator import ReplicatorConfig
     from penstock.destinations.delta import DeltaDestination
+    from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
     from penstock.destinations.memory import MemoryDestination
     from penstock.runtime.pipeline import Pipeline
     from penstock.spark.source import register
@@ -46,7 +50,9 @@ if TYPE_CHECKING:
     from penstock.store.sqlite import SQLiteStore
 
 _LAZY = {
+    "CatalogSettings": "penstock.destinations.iceberg",
     "DeltaDestination": "penstock.destinations.delta",
+    "IcebergDestination": "penstock.destinations.iceberg",
     "MemoryDestination": "penstock.destinations.memory",
     "MemoryStore": "penstock.store.memory",
     "Pipeline": "penstock.runtime.pipeline",
@@ -60,6 +66,7 @@ _LAZY = {
 __all__ = [
     "UNCHANGED",
     "Begin",
+    "CatalogSettings",
     "Cell",
     "CleanupStore",
     "Column",
@@ -74,10 +81,12 @@ __all__ = [
     "ErrorKind",
     "Event",
     "EventBatch",
+    "IcebergDestination",
     "Insert",
     "Kind",
     "LogDamagedError",
     "Lsn",
+    "Maintained",
     "MemoryDestination",
     "MemoryStore",
     "OldRow",
@@ -100,6 +109,7 @@ __all__ = [
     "Store",
     "TableChanges",
     "TableId",
+    "TableMode",
     "TableName",
     "TableRow",
     "TableSchema",
@@ -107,6 +117,7 @@ __all__ = [
     "Unsupported",
     "Update",
     "UpdatedRow",
+    "Upkeep",
     "WireError",
     "register",
     "snapshot",

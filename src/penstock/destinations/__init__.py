@@ -1,1 +1,1 @@
-"""Placeholder docstring: replaced by the first module of this package."""
+"""Where changes go: lakes of tables, and plain memory for tests."""
