@@ -157,7 +157,7 @@ def merge(chance: random.Random, name: str) -> str:
             [
                 bump,
                 f"update {name} set v = v + 1, big = repeat(md5(v::text), 90) where {near}",
-                f"{bump}; update {name} set v = v * 2 where {near}; delete from {name} where id = {low}",
+                f"{bump}; update {name} set v = v * 2 % 1000 where {near}; delete from {name} where id = {low}",
                 f"insert into {name} select g, -1, 'new' from generate_series({low}, {low + span}) g where {missing}",
                 f"update {name} set id = id + 1000 where {near} and id + 1000 not in (select id from {name})",
                 f"update {name} set id = id - 1000 where id > 1000 and id - 1000 not in (select id from {name})",
