@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.changelog.folder import Folder
 from penstock.changelog.reader import LogReader
 from penstock.changelog.rows import read_rows
 from penstock.contract import columns as log
@@ -37,13 +38,15 @@ def compare_last_values(database: Database, root: Path) -> None:
 
 
 def _read(database: Database, root: Path) -> pa.Table:
-    reader = LogReader(root)
+    reader = LogReader(Folder.on_disk(root))
     reader.poll()
     [(oid,)] = database.execute("select 'changes'::regclass::oid::bigint")
     table = TableId(oid)
     files = reader.files(table, reader.start_lsn, reader.end_lsn)
     policies = ValuePolicies()
-    return pa.concat_tables(read_rows(root, file, reader.schema(table, file.version), policies) for file in files)
+    return pa.concat_tables(
+        read_rows(reader.folder, file, reader.schema(table, file.version), policies) for file in files
+    )
 
 
 def _last_changes(changes: pa.Table) -> pa.Table:

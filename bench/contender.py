@@ -25,6 +25,7 @@ from psycopg.conninfo import make_conninfo
 
 from bench.measure import ProcessWatch, cpu_seconds, memory_mib, peak_memory_mib
 from bench.source import PUBLICATION, Backlog
+from penstock.changelog.folder import Folder
 from penstock.errors import ErrorKind, PenstockError, SourceError
 from penstock.model.lsn import Lsn
 from penstock.postgres.connection import SourceAddress
@@ -259,7 +260,8 @@ class ReceiverDrains:
             address=backlog.source.address(backlog.database, tls=tls),
             slot=slot,
             publication=PUBLICATION,
-            log=log,
+            log=Folder.on_disk(log),
+            spool=log / "spool",
             acknowledges_staged=True,
             failpoints=self.failpoints,
         )

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from bench.contender import FAILURES
@@ -23,7 +22,9 @@ from bench.replicator import Replicator, Running, Workshop, kept_log, require_eq
 from bench.source import Source, publish
 from bench.steady import Load, Written, write
 from bench.witness import Batch, stage_figures
+from penstock.changelog.folder import Folder
 from penstock.changelog.reader import LogReader
+from penstock.changelog.rows import read_parquet
 from penstock.contract import columns as log
 from penstock.lake.upkeep import UpkeepPolicy
 from penstock.model.lsn import Lsn
@@ -145,7 +146,7 @@ def _is_insert_only(table: TableId, batches: Sequence[Batch]) -> bool:
 
 
 def _seen(root: Path, batches: Sequence[Batch], tables: set[TableId], began: float) -> Seen:
-    reader = LogReader(root)
+    reader = LogReader(Folder.on_disk(root))
     reader.poll()
     found = [_seen_of(reader, table, [each for each in batches if each.table == table]) for table in tables]
     committed = np.concatenate([each.committed_at for each in found])
@@ -166,7 +167,7 @@ def _seen_of(reader: LogReader, table: TableId, batches: Sequence[Batch]) -> See
 
 def _logged(reader: LogReader, table: TableId) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     files = reader.files(table, reader.start_lsn, Lsn(2**63 - 1))
-    columns = [pq.read_table(reader.root / file.path, columns=[log.COMMIT_LSN, log.COMMIT_TS]) for file in files]
+    columns = [read_parquet(reader.folder, file.path).select([log.COMMIT_LSN, log.COMMIT_TS]) for file in files]
     commits: Any = np.concatenate([each.column(log.COMMIT_LSN).to_numpy() for each in columns])
     moments: Any = np.concatenate([each.column(log.COMMIT_TS).to_numpy() for each in columns])
     return commits, moments.astype("datetime64[us]").astype(np.int64) / 1e6

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from penstock.changelog.folder import Folder
 from penstock.changelog.writer import create_log
 from penstock.model.lsn import Lsn
 from penstock.model.table import quote_identifier
@@ -239,7 +240,7 @@ class Backlog:
         """Lend an empty change log for a slot."""
         root = self.source.directory / slot
         [(system_identifier,)] = self.database.execute("select system_identifier::text from pg_control_system()")
-        create_log(root, slot=slot, system_identifier=system_identifier, start_lsn=self.start_lsn)
+        create_log(Folder.on_disk(root), slot=slot, system_identifier=system_identifier, start_lsn=self.start_lsn)
         try:
             yield root
         finally:

@@ -111,7 +111,7 @@ def write_many(database: Database, rows: int, transactions: int) -> None:
 
 def long_pauses(capture: Capture) -> int:
     """How often the log stood still for longer than the server is patient."""
-    entries = open_log(capture.root).entries
+    entries = open_log(capture.folder).entries
     return sum(later.written_us - earlier.written_us > TIMEOUT_S * 1e6 for earlier, later in pairwise(entries))
 
 
@@ -136,7 +136,7 @@ def test_the_server_hears_from_us_while_driver_disk_and_decoding_hold_us_up(capt
         capture.wait_until_captured()
     receiver.listen()
     assert receiver.stop() == 0
-    reader = open_log(capture.root)
+    reader = open_log(capture.folder)
     capture.consume()
     assert capture.consumed == capture.sent()
     assert any(entry.transactions > 1 for entry in reader.entries)
@@ -152,7 +152,7 @@ def test_a_full_log_pauses_reading_and_a_trim_lets_it_go_on(capture: Capture) ->
         read_up_to = source_position(database.address)
         end = time.monotonic() + 2 * TIMEOUT_S
         write_until(database, lambda: time.monotonic() > end, "the time to pass that a server is patient")
-        assert open_log(capture.root).end_lsn <= read_up_to
+        assert open_log(capture.folder).end_lsn <= read_up_to
         receiver.send(capture.consume(), capture.watermark)
         receiver.wait_for("log_has_room")
         capture.wait_until_captured()

@@ -55,7 +55,7 @@ _RECEIVER_STEPS = [
     "changelog.after_file",
     "changelog.after_data",
     "changelog.before_entry",
-    "changelog.before_rename",
+    "storage.before_put",
     "changelog.after_entry",
     "changelog.after_trim_header",
     "changelog.after_trim_entry",

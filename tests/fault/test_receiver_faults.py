@@ -23,7 +23,7 @@ MOMENTS = (
     "changelog.after_schema=kill",
     "changelog.after_file=kill@3",
     "changelog.after_data=kill@3",
-    "changelog.before_rename=kill@5",
+    "storage.before_put=kill@5",
     "changelog.before_entry=kill@5",
     "changelog.after_entry=kill@9",
     "changelog.after_trim_header=kill@2",
@@ -153,7 +153,7 @@ def test_a_full_disk_and_a_damaged_entry_are_named_and_nothing_is_lost_once_ther
             event = receiver.wait_for("failed")
             assert ErrorKind(event["kind"]) is ErrorKind.LOG_IO
             assert f"No space left on device: {capture.root}" in event["message"]
-            assert Verification(capture.root).run() == []
+            assert Verification(capture.folder).run() == []
         enlarge(64)
         receiver = capture.start()
         capture.wait_until_captured()

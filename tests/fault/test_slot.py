@@ -16,6 +16,7 @@ import pytest
 from plugins.pipeline import Pipelines
 from plugins.receiver import PATIENCE_S, PUBLICATION, Capture, ReceiverProcess
 
+from penstock.changelog.folder import Folder
 from penstock.changelog.visitor import open_log
 from penstock.destinations.memory.destination import MemoryDestination
 from penstock.errors import ErrorKind, PenstockError
@@ -50,7 +51,7 @@ def failure(receiver: ReceiverProcess) -> tuple[ErrorKind, str, str]:
 def is_confirmed(capture: Capture, position: Lsn) -> bool:
     """Whether the source believes that we have everything before a position; it never believes more than is true."""
     confirmed = capture.confirmed()
-    assert confirmed <= open_log(capture.root).end_lsn
+    assert confirmed <= open_log(capture.folder).end_lsn
     return confirmed >= position
 
 
@@ -69,7 +70,7 @@ def test_an_idle_database_frees_its_wal_while_another_writes_and_nothing_is_conf
         position = write(database)
     wait_until(lambda: is_confirmed(capture, position), "what is staged to be confirmed")
     assert receiver.stop() == 0
-    assert capture.confirmed() == open_log(capture.root).end_lsn
+    assert capture.confirmed() == open_log(capture.folder).end_lsn
 
 
 def test_what_is_applied_is_confirmed_and_nothing_beyond_it(capture: Capture) -> None:
@@ -119,7 +120,7 @@ def test_a_slot_that_cannot_be_read_is_an_error_of_its_own_kind(capture: Capture
     holder.wait_for("started")
     shutil.copytree(capture.root, tmp_path / "copy")
 
-    kind, message, remedy = failure(capture.start(log=tmp_path / "copy"))
+    kind, message, remedy = failure(capture.start(log=Folder.on_disk(tmp_path / "copy")))
     assert kind is ErrorKind.SLOT_IN_USE
     assert capture.slot in message
 
@@ -238,7 +239,7 @@ def test_a_receiver_that_hangs_blocks_neither_the_driver_nor_its_end(
             watch.send(Command(Lsn(position), Lsn(position)))
         os.kill(watch.pid, signal.SIGCONT)
         # What the pipe did not take is said again as soon as it does.
-        last = Command(open_log(capture.root).end_lsn, Lsn(0))
+        last = Command(open_log(capture.folder).end_lsn, Lsn(0))
 
         def is_understood() -> bool:
             watch.send(last)

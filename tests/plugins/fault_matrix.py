@@ -42,7 +42,7 @@ _STEPS = (
     "{lake}.rows_written",
     "{lake}.files_written",
     "{lake}.commit",
-    "delta.entry_written",
+    "storage.before_put",
     "{lake}.committed",
     "apply.after_write",
     "apply.before_progress",
@@ -83,7 +83,7 @@ def steps(lake: str, path: str) -> list[str]:
     return [
         step
         for step in named
-        if (step != "delta.entry_written" or lake == "delta") and (step != "search.found" or path in _SEARCHED)
+        if (step != "storage.before_put" or lake == "delta") and (step != "search.found" or path in _SEARCHED)
     ]
 
 

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.changelog.entry import FORMAT, DataFile, Entry, data_name, encode_entry, with_checksum
+from penstock.changelog.folder import Folder
+from penstock.changelog.header import Header, put_header
 from penstock.changelog.rows import convert_rows, footer_checksum, log_schema, pack_rows
 from penstock.model.event import Truncate
 from penstock.model.lsn import Lsn, Position
@@ -19,6 +21,7 @@ from penstock.model.policy import ValuePolicies
 from penstock.model.table import TableId, TableSchema
 
 COMMIT_TIME_US = 1_700_000_000_000_000
+_SESSION = "00000000"
 XID = 7
 
 
@@ -43,6 +46,7 @@ class HandmadeLog:
         self.end_lsn = start_lsn
         self.system_identifier = system_identifier
         self._sequence = 1
+        self._headers, self._first_sequence = 0, 1
         self._versions: dict[TableId, int] = {}
         for name in ("schemas", "data", "entries"):
             (root / name).mkdir(parents=True)
@@ -69,7 +73,7 @@ class HandmadeLog:
         positions = [(row.commit_lsn, row.ordinal) for row in rows] + list(truncates)
         last = max((lsn for lsn, _ in positions), default=self.end_lsn)
         end = end_lsn or last + 1
-        folder = self.root / "data" / data_name(self._sequence)
+        folder = self.root / "data" / data_name(self._sequence, _SESSION)
         folder.mkdir()
         files = (self._write_rows(schema, rows, form),) if rows else ()
         commits = sorted({lsn for lsn, _ in positions}) if is_complete else []
@@ -77,7 +81,7 @@ class HandmadeLog:
         emptied = [Truncate(Position(Lsn(lsn), ordinal), (schema.id,), False, False) for lsn, ordinal in truncates]
         entry = Entry(
             sequence=self._sequence,
-            session="s",
+            session=_SESSION,
             written_us=COMMIT_TIME_US,
             is_complete=is_complete,
             start_lsn=Lsn(self.end_lsn),
@@ -93,15 +97,18 @@ class HandmadeLog:
 
     def trim(self, entries: int, start_lsn: int) -> None:
         """Remove the first entries, as a writer does: the start moves first."""
+        self._first_sequence = entries + 1
         self._write_header(start_lsn)
         for sequence in range(1, entries + 1):
             (self.root / "entries" / f"{sequence:012d}.json").unlink()
-            for file in (self.root / "data" / data_name(sequence)).iterdir():
+            for file in (self.root / "data" / data_name(sequence, _SESSION)).iterdir():
                 file.unlink()
 
     def _write_header(self, start_lsn: int) -> None:
-        header = {"slot": "s", "system_identifier": self.system_identifier, "start_lsn": str(Lsn(start_lsn))}
-        (self.root / "LOG.json").write_bytes(with_checksum({"format": FORMAT, **header}))
+        self._headers += 1
+        number, first = self._headers, self._first_sequence
+        header = Header("s", self.system_identifier, Lsn(start_lsn), number=number, first_sequence=first)
+        assert put_header(Folder.on_disk(self.root), header)
 
     def _write_rows(self, schema: TableSchema, rows: Sequence[Row], form: str) -> DataFile:
         version = self._versions[schema.id]
@@ -112,7 +119,7 @@ class HandmadeLog:
             "shared": lambda: _among_others(pack_rows(pa.Table.from_batches([text]), schema, version)),
         }
         name = "shared" if form == "shared" else f"{schema.id:d}-{version}"
-        path = f"data/{data_name(self._sequence)}/{name}.parquet"
+        path = f"data/{data_name(self._sequence, _SESSION)}/{name}.parquet"
         pq.write_table(contents[form](), self.root / path)
         return DataFile(
             table=schema.id,
@@ -127,7 +134,7 @@ class HandmadeLog:
             has_key_changes=any(row.key for row in rows),
             first_lsn=Lsn(min(row.commit_lsn for row in rows)),
             last_lsn=Lsn(max(row.commit_lsn for row in rows)),
-            footer_crc=footer_checksum(self.root / path),
+            footer_crc=footer_checksum(pa.OSFile(str(self.root / path), "rb")) or 0,
             problem="a value could not be converted" if form == "problem" else None,
             is_shared=form == "shared",
         )
@@ -136,7 +143,7 @@ class HandmadeLog:
         moments = pa.array([COMMIT_TIME_US] * len(commits), pa.timestamp("us", "UTC"))
         columns = {"commit_lsn": commits, "end_lsn": [lsn + 1 for lsn in commits], "xid": [XID] * len(commits)}
         table = pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
-        path = self.root / "data" / data_name(self._sequence) / "transactions.parquet"
+        path = self.root / "data" / data_name(self._sequence, _SESSION) / "transactions.parquet"
         pq.write_table(table.append_column("commit_ts", moments), path)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from penstock.changelog.folder import Folder
 from penstock.changelog.visitor import open_log
 from penstock.model.lsn import NOWHERE, Lsn
 from penstock.postgres.slot import source_position
@@ -128,6 +129,10 @@ class Capture:
     started: list[ReceiverProcess] = field(default_factory=list)
 
     @property
+    def folder(self) -> Folder:
+        return Folder.on_disk(self.root)
+
+    @property
     def slot(self) -> str:
         return f"penstock_{self.database.name}"
 
@@ -139,11 +144,11 @@ class Capture:
         """Make tables, publish them, and create the slot and its log; and another slot, to compare with."""
         self.database.execute(f"{script}; create publication {PUBLICATION} for all tables")
         self.database.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", self._other_slot)
-        self.watermark = SlotAndLog(self.database.address, self.slot, self.root).open(may_create=True).end_lsn
+        self.watermark = SlotAndLog(self.database.address, self.slot, self.folder).open(may_create=True).end_lsn
 
     def settings(self, **changes: Any) -> ReceiverSettings:
-        given: dict[str, Any] = {"address": self.database.address, "log": self.root, "max_fill_ms": 50}
-        given |= {"status_interval_s": 0.1, **changes}
+        given: dict[str, Any] = {"address": self.database.address, "log": self.folder, "max_fill_ms": 50}
+        given |= {"status_interval_s": 0.1, "spool": self.root.parent / "spool", **changes}
         return ReceiverSettings(slot=self.slot, publication=PUBLICATION, **given)
 
     def start(self, *, is_heard: bool = True, **changes: Any) -> ReceiverProcess:
@@ -153,7 +158,7 @@ class Capture:
 
     def consume(self) -> Lsn:
         """Take what is new in the log, and return up to where everything has been taken."""
-        reader = open_log(self.root)
+        reader = open_log(self.folder)
         self.consumed += logged_changes(reader, self.watermark)
         self.watermark = reader.end_lsn
         return self.watermark
@@ -165,7 +170,7 @@ class Capture:
     def wait_until_captured(self) -> None:
         """Wait until the log has everything that has committed by now."""
         target = source_position(self.database.address)
-        wait_until(lambda: open_log(self.root).end_lsn >= target, f"the log to reach {target}", PATIENCE_S)
+        wait_until(lambda: open_log(self.folder).end_lsn >= target, f"the log to reach {target}", PATIENCE_S)
 
     def confirmed(self) -> Lsn:
         """How far the source believes that we are."""

@@ -45,6 +45,8 @@ class Bucket:
 
     name: str
     settings: S3Settings
+    root: Path
+    """Where its objects are, as files."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -77,7 +79,7 @@ def bucket(s3_server: tuple[S3Settings, Path]) -> Bucket:
     settings, folder = s3_server
     name = f"test-{next(_NUMBERS)}"
     (folder / name).mkdir()
-    return Bucket(name, settings)
+    return Bucket(name, settings, folder / name)
 
 
 @pytest.fixture

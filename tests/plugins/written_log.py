@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from plugins.s3 import Bucket
 
 from penstock.changelog.entry import Entry
+from penstock.changelog.folder import Folder
 from penstock.changelog.segment import Segment
 from penstock.changelog.writer import LogWriter, create_log
 from penstock.model.event import Truncate
@@ -61,6 +63,8 @@ class WrittenLog:
     """A log that a test writes; it holds the writer's lock only while it writes."""
 
     root: Path
+    """Where its files really are."""
+    folder: Folder
     position: int = int(START)
     changes: int = 0
     """Of the open transaction so far."""
@@ -93,7 +97,7 @@ class WrittenLog:
     @contextmanager
     def writing(self) -> Iterator[LogWriter]:
         """Lend the writer; the one of a transaction in parts stays open, since a new one would drop the parts."""
-        writer = self._writer or LogWriter(self.root, ValuePolicies())
+        writer = self._writer or LogWriter(self.folder, ValuePolicies())
         self._writer = writer
         yield writer
         if not self.entries or self.entries[-1].is_complete:
@@ -125,10 +129,40 @@ class WrittenLog:
         return segment
 
 
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where a test's log is, and where its files really are: behind a bucket is a folder too."""
+
+    root: Path
+    folder: Folder
+
+
+PLACES = ("disk", pytest.param("bucket", marks=pytest.mark.spark))
+"""What a module names that runs on both: for the store there is a JVM."""
+
+
+def make_place(request: pytest.FixtureRequest) -> LogPlace:
+    """Return the place that a fixture with `PLACES` as its parameters is asked for."""
+    if request.param == "disk":
+        return _on_disk(request.getfixturevalue("tmp_path"))
+    bucket: Bucket = request.getfixturevalue("bucket")
+    return LogPlace(bucket.root / "a/log", Folder(f"s3://{bucket.name}/a/log", bucket.settings))
+
+
+def _on_disk(folder: Path) -> LogPlace:
+    root = folder / ".penstock" / "log"
+    return LogPlace(root, Folder.on_disk(root))
+
+
 @pytest.fixture
-def written_log(tmp_path: Path) -> Iterator[WrittenLog]:
-    root = tmp_path / ".penstock" / "log"
-    create_log(root, slot="s", system_identifier="1", start_lsn=START)
-    made = WrittenLog(root)
+def log_place(tmp_path: Path) -> LogPlace:
+    """Overridden where a test runs in a bucket too."""
+    return _on_disk(tmp_path)
+
+
+@pytest.fixture
+def written_log(log_place: LogPlace) -> Iterator[WrittenLog]:
+    create_log(log_place.folder, slot="s", system_identifier="1", start_lsn=START)
+    made = WrittenLog(log_place.root, log_place.folder)
     yield made
     made.close()

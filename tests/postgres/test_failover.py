@@ -120,7 +120,7 @@ def test_a_promoted_standby_is_followed_where_it_shares_the_logs_history_and_ref
     other.execute("select pg_promote()")
 
     capture.database = promoted
-    end_lsn = open_log(capture.root).end_lsn
+    end_lsn = open_log(capture.folder).end_lsn
     assert f"has changes up to {end_lsn}" in refusal(capture)
     # However far the new primary comes: what it did between the fork and the log's end would be missing.
     while source_position(promoted.address) <= end_lsn:

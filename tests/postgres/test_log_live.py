@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from plugins.pipeline import Pipelines
 
+from penstock.changelog.folder import Folder
 from penstock.changelog.verification import Verification
 from penstock.changelog.visitor import open_log
 from penstock.destinations.memory.destination import MemoryDestination
@@ -75,8 +76,8 @@ def follow() -> Iterator[Callable[..., Following]]:
         each.close()
 
 
-def log_of(pipelines: Pipelines) -> Path:
-    return pipelines.state_dir / "log"
+def log_of(pipelines: Pipelines) -> Folder:
+    return Folder.on_disk(pipelines.state_dir / "log")
 
 
 def logged_rows(pipelines: Pipelines) -> int:

@@ -30,4 +30,7 @@ def test_a_change_after_a_pause_waits_for_nobody_and_those_behind_it_for_company
     position = source_position(capture.database.address)
     wait_until(lambda: received(capture) >= position, "both to be received")
     receiver.stop()
-    assert [sum(file.rows for file in entry.files) for entry in open_log(capture.root).entries if entry.files] == [1, 2]
+    assert [sum(file.rows for file in entry.files) for entry in open_log(capture.folder).entries if entry.files] == [
+        1,
+        2,
+    ]

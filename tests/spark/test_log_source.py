@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock
+from penstock.changelog.folder import Folder
 from penstock.model.lsn import Lsn
 from penstock.model.table import Column, Kind, PgType, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.spark import log_table
@@ -168,7 +169,7 @@ def test_a_range_has_whole_transactions_and_a_frame_does_not_change_once_it_was_
     handmade_log.append(SMALL, [Row(0x2000, 2, ["6", "x"])])
     assert (frame.count(), changes(spark, handmade_log).count()) == (5, 7)
     monkeypatch.setattr(log_table, "_PARTITION_BYTES", 1)
-    parts = log_table.LogTable(handmade_log.root, "1")
+    parts = log_table.LogTable(Folder.on_disk(handmade_log.root), "1")
     wanted = parts.columns(1)
     ranges = parts.plan(parts.reader.start_lsn, parts.reader.end_lsn, wanted)
     assert [(len(part.files), len(part.truncates)) for part in ranges] == [(1, 0), (1, 1), (1, 0), (1, 0), (1, 0)]

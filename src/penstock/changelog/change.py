@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.changelog.entry import DataFile, Entry
 from penstock.changelog.reader import LogReader
-from penstock.changelog.rows import check_footer, read_parquet, rows_of, unpack_rows
+from penstock.changelog.rows import read_parquet, rows_of, unpack_rows
 from penstock.changelog.visitor import require_untrimmed
 from penstock.contract import columns as log
 from penstock.errors import LogDamagedError
@@ -150,16 +150,16 @@ class _Source:
     policies: ValuePolicies
     end_lsn: Lsn
 
-    def read(self, path: str, *, is_shared: bool = False) -> pa.Table:
+    def read(self, path: str, footer_crc: int | None = None, *, is_shared: bool = False) -> pa.Table:
+        read = self.reader.read_shared if is_shared else partial(read_parquet, self.reader.folder)
         try:
-            return self.reader.read_shared(path) if is_shared else read_parquet(self.reader.root, path)
+            return read(path, footer_crc)
         except LogDamagedError:
-            require_untrimmed(self.reader.root, self.end_lsn)
+            require_untrimmed(self.reader.folder, self.end_lsn)
             raise
 
     def read_rows(self, file: DataFile, schema: TableSchema) -> pa.Table:
-        content = self.read(file.path, is_shared=file.is_shared)
-        check_footer(self.reader.root, file)
+        content = self.read(file.path, file.footer_crc, is_shared=file.is_shared)
         try:
             return rows_of(content, file, schema, self.policies)
         except UnconvertibleValueError:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,8 +14,9 @@ from penstock.model.event import Truncate
 from penstock.model.lsn import Lsn, Position
 from penstock.model.table import TableId
 
-FORMAT = 2
+FORMAT = 3
 _ENTRY_BYTES = 4096  # a block of most file systems
+_SESSION_CHARACTERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,36 @@ class Entry:
         return entry_name(self.sequence)
 
     @property
+    def folder(self) -> str:
+        """Where its data files are."""
+        return f"data/{data_name(self.sequence, self.session)}"
+
+    @property
+    def paths(self) -> list[str]:
+        """Its data files, relative to the log."""
+        listed = [] if self.transactions_file is None else [self.transactions_file]
+        return [*dict.fromkeys(file.path for file in self.files), *listed]
+
+    @property
     def size_bytes(self) -> int:
         """Bytes that the segment takes on disk, its entry included."""
         return _ENTRY_BYTES + sum(file.size_bytes for file in self.files)
+
+
+def empty_entry(sequence: int, session: str, end_lsn: Lsn) -> Entry:
+    """Return a complete entry that holds nothing and leaves the log's end where it is."""
+    return Entry(
+        sequence=sequence,
+        session=session,
+        written_us=time.time_ns() // 1000,
+        is_complete=True,
+        start_lsn=end_lsn,
+        end_lsn=end_lsn,
+        transactions=0,
+        transactions_file=None,
+        files=(),
+        truncates=(),
+    )
 
 
 def entry_name(sequence: int) -> str:
@@ -81,9 +110,22 @@ def entry_name(sequence: int) -> str:
     return f"{sequence:012d}.json"
 
 
-def data_name(sequence: int) -> str:
-    """Return the folder of an entry's data files."""
-    return f"{sequence:012d}"
+def data_name(sequence: int, session: str) -> str:
+    """Return the folder of an entry's data files: of two writers that take the same number, each has its own."""
+    return f"{sequence:012d}-{session[:_SESSION_CHARACTERS]}"
+
+
+def without_void(entries: Iterable[Entry]) -> list[Entry]:
+    """Leave out what does not count: incomplete entries that an entry of another session follows.
+
+    Their writer ended inside a transaction, which the source has sent again to the next one.
+    """
+    counted: list[Entry] = []
+    for entry in entries:
+        while counted and not counted[-1].is_complete and counted[-1].session != entry.session:
+            counted.pop()
+        counted.append(entry)
+    return counted
 
 
 def encode_entry(entry: Entry) -> bytes:

@@ -1,109 +1,157 @@
-"""Durable file operations below one folder: what returns is on disk, what appears is whole."""
+"""Where a log is: a folder on a disk or in a bucket. What returns is durable there, what appears is whole.
+
+Travels: to the receiver, whose settings it is a part of, and to Spark's tasks.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
-from typing import BinaryIO
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from penstock import failpoint
+from penstock.contract.files import Files, NewFile
 from penstock.errors import ErrorKind, PenstockError
+from penstock.storage.local import LOCAL
+from penstock.storage.s3 import S3Files, S3Settings
+
+_BUCKET = re.compile(r"s3a?://(?P<bucket>[^/]+)/+(?P<folder>.*[^/])/*")
+_READ_AT_ONCE = 16
+"""How many small files are asked for together in a bucket, where each answer takes its time."""
+_DETAIL = re.compile(r".*Detail: \[errno \d+\] ", re.DOTALL)  # what Arrow puts before the system's own words
 
 
+@dataclass(frozen=True, slots=True)
 class Folder:
-    """A local folder with durable, atomic writes."""
+    """A folder's place, and how it is reached."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    location: str
+    """A path, or `s3://bucket/folder`."""
+    s3: S3Settings | None = None
 
-    def __truediv__(self, relative: str) -> Path:
-        return self.root / relative
+    @classmethod
+    def on_disk(cls, path: os.PathLike[str]) -> Folder:
+        """Return a folder of this machine."""
+        return cls(os.fspath(path))
 
-    def make(self, relative: str = "") -> Path:
+    def __str__(self) -> str:
+        return self.location
+
+    @property
+    def files(self) -> Files:
+        """The files among which it is."""
+        return _placed(self)[0]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on a disk, where a look at a file costs nothing."""
+        return self.files.is_local
+
+    def path(self, relative: str = "") -> str:
+        """Return a file's path among the files."""
+        root = _placed(self)[1]
+        return f"{root}/{relative}" if relative else root
+
+    def make(self, relative: str = "") -> None:
         """Create a subfolder, durably."""
-        path = self.root / relative
-        with io_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
-            sync_folder(path.parent)
-        return path
+        path = self.path(relative)
+        with self.errors(relative):
+            self.files.make_folder(path)
+            self.files.sync(os.path.dirname(path) or ".")  # noqa: PTH120
 
-    def write(self, relative: str, fill: Callable[[BinaryIO], object]) -> int:
-        """Write a file through `fill` and fsync it; return its size. The name is not durable yet."""
-        path = self.root / relative
-        with io_errors(path), path.open("wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-            return file.tell()
+    def create(self, relative: str) -> NewFile:
+        """Begin a file; its caller sees to errors with `errors`."""
+        return self.files.create(self.path(relative))
 
-    def write_by_path(self, relative: str, fill: Callable[[str], object]) -> int:
-        """Let `fill` write a file by its path, and fsync it; return its size. The name is not durable yet."""
-        path = self.root / relative
-        with io_errors(path):
-            fill(str(path))
-            return sync_file(path)
-
-    def replace(self, relative: str, content: bytes) -> None:
-        """Put a file in place atomically and durably: after a crash it is as before or as given."""
-        path = self.root / relative
-        self.write(f"{relative}.tmp", lambda file: file.write(content))
-        failpoint.hit("changelog.before_rename")
-        with io_errors(path):
-            path.with_name(path.name + ".tmp").replace(path)
-            sync_folder(path.parent)
+    def put_if_absent(self, relative: str, content: bytes) -> bool:
+        """Make a file with this content, durably, unless there is one; return whether it was made."""
+        with self.errors(relative):
+            return self.files.put_if_absent(self.path(relative), content)
 
     def read(self, relative: str) -> bytes:
-        """Read a file whole."""
-        path = self.root / relative
-        with io_errors(path):
-            return path.read_bytes()
+        """Read a file whole; one that is missing is an error."""
+        with self.errors(relative):
+            content = self.read_if_there(relative)
+            if content is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            return content
+
+    def read_if_there(self, relative: str) -> bytes | None:
+        """Read a file whole; None if there is none."""
+        with self.errors(relative):
+            return self.files.read(self.path(relative))
+
+    def read_those_there(self, relatives: Sequence[str]) -> list[bytes | None]:
+        """Read several files, at once where each takes its time."""
+        if self.is_local or len(relatives) == 1:
+            return [self.read_if_there(relative) for relative in relatives]
+        with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
+            return list(pool.map(self.read_if_there, relatives))
+
+    def open(self, relative: str) -> Any:
+        """Open a file for Arrow; its caller sees to errors."""
+        return self.files.open(self.path(relative))
 
     def names(self, relative: str, suffix: str) -> list[str]:
         """List the files of a subfolder that end with `suffix`, sorted."""
-        with io_errors(self.root / relative):
-            return sorted(path.name for path in (self.root / relative).iterdir() if path.name.endswith(suffix))
+        with self.errors(relative):
+            return sorted(name for name in self.files.names(self.path(relative)) if name.endswith(suffix))
 
-    def remove(self, relative: str) -> None:
-        """Remove a file or a whole subfolder, if there."""
-        path = self.root / relative
-        with io_errors(path):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+    def folders(self, relative: str) -> list[str]:
+        """List the folders of a subfolder, sorted."""
+        with self.errors(relative):
+            return sorted(self.files.folders(self.path(relative)))
+
+    def remove_all(self, relatives: Iterable[str]) -> None:
+        """Remove files, those that are there, and the folders that are left empty."""
+        with self.errors(""):
+            self.files.remove_all([self.path(relative) for relative in relatives])
+
+    def remove_folder(self, relative: str) -> None:
+        """Remove a subfolder, if there."""
+        with self.errors(relative):
+            self.files.remove_folder(self.path(relative))
 
     def sync(self, relative: str) -> None:
         """Make the names in a subfolder durable."""
-        with io_errors(self.root / relative):
-            sync_folder(self.root / relative)
+        with self.errors(relative):
+            self.files.sync(self.path(relative))
+
+    @contextmanager
+    def errors(self, relative: str) -> Iterator[None]:
+        """Turn a refusal of the disk or the store into an error that names the file."""
+        with io_errors(f"{self.location}/{relative}" if relative else self.location):
+            yield
 
 
-def sync_file(path: Path) -> int:
-    """Fsync a file that is closed already, and return its size."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-        return os.fstat(descriptor).st_size
-    finally:
-        os.close(descriptor)
+@cache
+def _placed(folder: Folder) -> tuple[Files, str]:
+    """Return the files that a folder is among, and its path there."""
+    location = folder.location
+    if "://" not in location or location.startswith("file:"):
+        return LOCAL, LOCAL.path(location).rstrip("/")
+    found = _BUCKET.fullmatch(location)
+    if found is None:
+        raise PenstockError(
+            f"the change log cannot be at {location}",
+            kind=ErrorKind.CONFIG,
+            remedy="Name a folder, local or mounted, or s3://bucket/folder.",
+        )
+    import obstore  # noqa: F401  (what is not installed is missed before anything is written)
 
-
-def sync_folder(path: Path) -> None:
-    """Fsync a folder, which is what makes a new or renamed file's name durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return S3Files(found["bucket"], folder.s3 or S3Settings()), found["folder"]
 
 
 @contextmanager
-def io_errors(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusal into an error that names the path."""
+def io_errors(place: object) -> Iterator[None]:
+    """Turn the operating system's refusal into an error that names the place."""
     try:
         yield
     except OSError as error:
-        raise PenstockError(f"change log: {error.strerror or error}: {path}", kind=ErrorKind.LOG_IO) from error
+        what = _DETAIL.sub("", error.strerror or str(error))
+        raise PenstockError(f"change log: {what}: {place}", kind=ErrorKind.LOG_IO) from error

@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
-from pathlib import Path
 
-from penstock.changelog.entry import DataFile, Entry, decode_entry, entry_name, without_checksum
+from penstock.changelog.entry import DataFile, Entry, decode_entry, entry_name, without_checksum, without_void
 from penstock.changelog.folder import Folder
+from penstock.changelog.header import Header, read_header
 from penstock.changelog.rows import read_parquet
 from penstock.errors import ErrorKind, LogDamagedError
 from penstock.model.event import Truncate
@@ -23,24 +23,7 @@ from penstock.model.lsn import Lsn
 from penstock.model.table import TableId, TableSchema
 
 _SHARED_FILES_KEPT = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What log this is."""
-
-    slot: str
-    system_identifier: str
-    start_lsn: Lsn
-    """Transactions that committed before this position are not in the log."""
-    timeline: int | None = None
-    """The source's, of which the log's end is a part; None before the first connection."""
-
-
-def read_header(folder: Folder) -> Header:
-    """Read a log's header."""
-    data = without_checksum(folder.read("LOG.json"), "LOG.json")
-    return Header(data["slot"], data["system_identifier"], Lsn.parse(data["start_lsn"]), data.get("timeline"))
+_READ_AHEAD = 64
 
 
 def schema_name(table: TableId, version: int) -> str:
@@ -59,19 +42,23 @@ def read_schema(folder: Folder, table: TableId, version: int) -> TableSchema:
 class LogReader:
     """A log as its readers see it; `poll` looks for what was added or trimmed. Safe to share by threads."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._folder = Folder(root)
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
         self._lock = threading.Lock()
-        self._header = read_header(self._folder)
+        self._header = read_header(folder)
         self._entries: list[Entry] = []
         self._ends: list[Lsn] = []
         """Where each entry's transactions end; equal for the members of a chain."""
         self._files: dict[TableId, list[DataFile]] = defaultdict(list)
         self._truncates: dict[TableId, list[Truncate]] = defaultdict(list)
         self._schemas: dict[tuple[TableId, int], TableSchema] = {}
-        self._next_sequence: int | None = None
-        self.read_shared = lru_cache(maxsize=_SHARED_FILES_KEPT)(partial(read_parquet, root))
+        self.next_sequence = self._header.first_sequence
+        """The number of the entry after the last visible one."""
+        self.open_chain: Sequence[Entry] = ()
+        """The entries behind the visible ones, as of the last look: parts of a transaction that has not committed."""
+        self.free_sequence = self.next_sequence
+        """The first number that no entry had at the last look."""
+        self.read_shared = lru_cache(maxsize=_SHARED_FILES_KEPT)(partial(read_parquet, folder))
         """Reads a file that several tables share, and keeps the last ones: each of the tables asks for it."""
 
     @property
@@ -81,9 +68,9 @@ class LogReader:
             return tuple(self._entries)
 
     @property
-    def next_sequence(self) -> int:
-        """The number of the entry after the last visible one."""
-        return self._next_sequence or 1
+    def header(self) -> Header:
+        """What the log said of itself when it was opened, with the start as it is for this reader."""
+        return self._header
 
     @property
     def start_lsn(self) -> Lsn:
@@ -102,14 +89,13 @@ class LogReader:
         with self._lock:
             return sum(entry.size_bytes for entry in self._entries)
 
-    def poll(self) -> bool:
-        """Look for complete entries that were added, and say whether there were any."""
+    def poll(self, last: int | None = None) -> bool:
+        """Look for complete entries that were added, and say whether there were any.
+
+        Where the number of the `last` one is known, nothing is asked for in vain.
+        """
         with self._lock:
-            if self._next_sequence is None:
-                self._next_sequence = self._first_sequence()
-                # Read again behind the listing: a trim in between has moved the start.
-                self._header = read_header(self._folder)
-            added = self._read_complete()
+            added = self._read_complete(last)
             self._require_continuity(added)
             for entry, end_lsn in zip(added, _ends(added), strict=True):
                 self._index(entry, end_lsn)
@@ -154,7 +140,7 @@ class LogReader:
         """Return a table's columns at a version."""
         key = (table, version)
         if key not in self._schemas:
-            self._schemas[key] = read_schema(self._folder, table, version)
+            self._schemas[key] = read_schema(self.folder, table, version)
         return self._schemas[key]
 
     def bounded_end(self, tables: Collection[TableId], start: Lsn, max_bytes: int) -> Lsn:
@@ -183,36 +169,27 @@ class LogReader:
                 kind=ErrorKind.LOG_GAP,
             )
 
-    def _first_sequence(self) -> int:
-        sequences = [int(name.removesuffix(".json")) for name in self._folder.names("entries", ".json")]
-        for sequence in sequences:
-            entry = self._read(sequence)
-            # What begins before the start is what a trim left over when it was cut off.
-            if entry is not None and entry.start_lsn >= self._header.start_lsn:
-                return sequence
-        return sequences[-1] if sequences else 1
-
-    def _read_complete(self) -> list[Entry]:
+    def _read_complete(self, last: int | None) -> list[Entry]:
         """Read on to the last complete entry there is; an open chain behind it is read again next time."""
-        assert self._next_sequence is not None
-        chain: list[Entry] = []
-        complete = 0
-        while (entry := self._read(self._next_sequence + len(chain))) is not None:
-            if chain and not chain[-1].is_complete and chain[-1].session != entry.session:
-                break  # the writer restarted and is replacing the open chain: look again later
-            chain.append(entry)
-            if entry.is_complete:
-                complete = len(chain)
-        self._next_sequence += complete
-        return chain[:complete]
+        read = list(self._read_on(last))
+        counted = without_void(read)
+        complete = _count_to_complete(counted)
+        self.free_sequence = self.next_sequence + len(read)
+        self.open_chain = counted[complete:]
+        self.next_sequence += _count_to_complete(read)
+        return counted[:complete]
 
-    def _read(self, sequence: int) -> Entry | None:
-        name = f"entries/{entry_name(sequence)}"
-        try:
-            content = (self._folder / name).read_bytes()
-        except FileNotFoundError:
-            return None
-        return decode_entry(content, name)
+    def _read_on(self, last: int | None) -> Iterator[Entry]:
+        sequence, found = self.next_sequence, 0
+        while last is None or sequence + found <= last:
+            ahead = min(max(found, 1), _READ_AHEAD)
+            numbers = range(sequence + found, sequence + found + ahead)
+            names = [f"entries/{entry_name(number)}" for number in numbers if last is None or number <= last]
+            for name, content in zip(names, self.folder.read_those_there(names), strict=True):
+                if content is None:
+                    return
+                yield decode_entry(content, name)
+            found += len(names)
 
     def _end(self) -> Lsn:
         return self._ends[-1] if self._ends else self._header.start_lsn
@@ -236,6 +213,11 @@ class LogReader:
         for truncate in entry.truncates:
             for table in truncate.tables:
                 self._truncates[table].append(truncate)
+
+
+def _count_to_complete(entries: Sequence[Entry]) -> int:
+    """Return how many entries there are up to the last complete one."""
+    return max((count for count, entry in enumerate(entries, start=1) if entry.is_complete), default=0)
 
 
 def _ends(entries: Sequence[Entry]) -> list[Lsn]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.changelog.entry import DataFile
+from penstock.changelog.folder import Folder, io_errors
 from penstock.contract import columns as log
 from penstock.errors import LogDamagedError
 from penstock.model.policy import ValuePolicies
@@ -158,34 +159,40 @@ def _element(lists: Any, index: int) -> Any:
     return pc.list_element(column, index)
 
 
-def read_rows(root: Path, file: DataFile, schema: TableSchema, policies: ValuePolicies) -> pa.Table:
+def read_rows(folder: Folder, file: DataFile, schema: TableSchema, policies: ValuePolicies) -> pa.Table:
     """Read one table's changes from a data file, typed, in order.
 
     The policies decide about values kept as text: they may have changed since.
     """
-    check_footer(root, file)
-    return rows_of(read_parquet(root, file.path), file, schema, policies)
+    return rows_of(read_parquet(folder, file.path, file.footer_crc), file, schema, policies)
 
 
-def footer_checksum(path: Path) -> int:
-    """Return the CRC-32 of a Parquet file's footer: pages have checksums of their own, the footer has none."""
-    with path.open("rb") as file:
-        file.seek(-_FOOTER_TAIL.size, os.SEEK_END)
-        length, _ = _FOOTER_TAIL.unpack(file.read())
-        file.seek(-_FOOTER_TAIL.size - length, os.SEEK_END)
-        return zlib.crc32(file.read())
+def footer_checksum(file: Any) -> int | None:
+    """Return the CRC-32 of an open Parquet file's footer; None if it has none.
+
+    Pages have checksums of their own, the footer has not.
+    """
+    end = file.seek(0, os.SEEK_END)
+    start = end - _FOOTER_TAIL.size
+    if start < 0:
+        return None
+    file.seek(start)
+    length, _ = _FOOTER_TAIL.unpack(file.read(_FOOTER_TAIL.size))
+    if length > start:
+        return None
+    file.seek(start - length)
+    return zlib.crc32(file.read(length + _FOOTER_TAIL.size))
 
 
-def check_footer(root: Path, file: DataFile) -> None:
+def check_footer(folder: Folder, file: DataFile) -> None:
     """Refuse a data file whose footer is not as it was written."""
-    try:
-        found = footer_checksum(root / file.path)
-    except FileNotFoundError:
-        raise _missing(root, file.path) from None
-    except (OSError, struct.error):
-        found = None
-    if found != file.footer_crc:
-        raise LogDamagedError(f"change log: {file.path} is damaged: its footer fails its checksum")
+    with _reading(folder, file.path), folder.open(file.path) as opened:
+        _require_footer(opened, file.path, file.footer_crc)
+
+
+def _require_footer(opened: Any, path: str, expected: int) -> None:
+    if footer_checksum(opened) != expected:
+        raise LogDamagedError(f"change log: {path} is damaged: its footer fails its checksum")
 
 
 def rows_of(content: pa.Table, file: DataFile, schema: TableSchema, policies: ValuePolicies) -> pa.Table:
@@ -199,18 +206,33 @@ def rows_of(content: pa.Table, file: DataFile, schema: TableSchema, policies: Va
     return _convert_table(rows, schema, policies) if is_text else rows
 
 
-def read_parquet(root: Path, path: str) -> pa.Table:
-    """Read a file of the log, checking its pages' checksums."""
+def read_parquet(folder: Folder, path: str, footer_crc: int | None = None) -> pa.Table:
+    """Read a file of the log, checking its pages' checksums and, where it is known, that of its footer."""
+    with _reading(folder, path), folder.open(path) as opened:
+        if footer_crc is not None:
+            _require_footer(opened, path, footer_crc)
+        return decode_parquet(opened, path)
+
+
+def decode_parquet(opened: Any, path: str) -> pa.Table:
+    """Read what is open, checking its pages' checksums."""
     try:
-        table = pq.read_table(root / path, page_checksum_verification=True, partitioning=None)
+        # In a bucket a request then brings many columns.
+        table = pq.ParquetFile(opened, page_checksum_verification=True, pre_buffer=True).read()
         _ = table.column_names  # damaged ones are noticed when they are decoded
-    except FileNotFoundError:
-        raise _missing(root, path) from None
-    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
+    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # by the disk or the store: Arrow's own have no number
         # Without its cause: Arrow's messages may quote what it read.
         raise LogDamagedError(f"change log: {path} is damaged: it cannot be read as it was written") from None
     return table
 
 
-def _missing(root: Path, path: str) -> LogDamagedError:
-    return LogDamagedError(f"change log: {path} is missing from {root}")
+@contextmanager
+def _reading(folder: Folder, path: str) -> Iterator[None]:
+    """Tell a file that is missing from one that cannot be read just now."""
+    with io_errors(f"{folder}/{path}"):
+        try:
+            yield
+        except FileNotFoundError:
+            raise LogDamagedError(f"change log: {path} is missing from {folder}") from None

@@ -10,17 +10,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.changelog.entry import DataFile, Entry, entry_name
+from penstock.changelog.entry import DataFile, Entry, entry_name, without_void
 from penstock.changelog.folder import Folder
-from penstock.changelog.reader import read_header, read_schema, schema_name
-from penstock.changelog.rows import SHARED_SCHEMA, check_footer, log_schema, read_parquet, unpack_rows
+from penstock.changelog.header import read_header
+from penstock.changelog.reader import read_schema, schema_name
+from penstock.changelog.rows import SHARED_SCHEMA, decode_parquet, footer_checksum, log_schema, unpack_rows
 from penstock.changelog.segment import TRANSACTIONS_SCHEMA
 from penstock.changelog.visitor import read_entry
 from penstock.contract import columns as log
@@ -42,16 +41,17 @@ class Damage:
 class Verification:
     """One look at a whole log. `entries` and `size_bytes` say how much there is to read."""
 
-    root: Path
+    folder: Folder
     entries: list[Entry] = field(default_factory=list)
     _found: list[Damage] = field(default_factory=list)
     _schemas: dict[tuple[TableId, int], TableSchema | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        read = self._read_entries()
-        # Read behind the listing: a trim in between has moved the start.
-        self._start = read_header(Folder(self.root)).start_lsn
-        self.entries = self._without_leftovers(read)
+        self._read = self._read_entries()
+        # Read behind the listing: a trim in between has moved the start, and left entries over if it was cut off.
+        self._header = read_header(self.folder)
+        self._read = [entry for entry in self._read if entry.sequence >= self._header.first_sequence]
+        self.entries = without_void(self._read)
 
     @property
     def size_bytes(self) -> int:
@@ -70,10 +70,10 @@ class Verification:
 
     def _read_entries(self) -> list[Entry]:
         read: list[Entry] = []
-        for name in Folder(self.root).names("entries", ".json"):
+        for name in self.folder.names("entries", ".json"):
             path, sequence = f"entries/{name}", int(name.removesuffix(".json"))
             try:
-                entry = read_entry(self.root, sequence)
+                entry = read_entry(self.folder, sequence)
             except LogDamagedError as error:
                 self._found.append(Damage(path, error.message.removeprefix(f"change log: {path} ")))
                 continue
@@ -83,44 +83,46 @@ class Verification:
                 read.append(entry)
         return read
 
-    def _without_leftovers(self, read: Sequence[Entry]) -> list[Entry]:
-        """Leave out the entries before the start: a trim that was cut off left them, perhaps without their data."""
-        ended = (
-            index for index, entry in enumerate(read[:-1], 1) if entry.is_complete and entry.end_lsn <= self._start
-        )
-        return list(read[max(ended, default=0) :])
-
     def _check_continuity(self) -> None:
         """Every entry follows the one before it, in number and in position."""
         damaged = {damage.path for damage in self._found}
-        for first in self.entries[:1]:
-            # Behind a damaged entry nothing is known of where the log ended.
-            if first.start_lsn > self._start and not any(path < f"entries/{first.name}" for path in damaged):
-                self._found.append(_jump(first, self._start))
-        for before, entry in pairwise(self.entries):
-            if entry.sequence != before.sequence + 1:
-                self._check_hole(before, entry, damaged)
-            elif entry.start_lsn != before.end_lsn:
-                self._found.append(_jump(entry, before.end_lsn))
+        numbers = {entry.sequence for entry in self._read}
+        expected = range(self._header.first_sequence, max(numbers, default=0) + 1)
+        missing = [number for number in expected if number not in numbers]
+        self._found += [
+            Damage(f"entries/{entry_name(number)}", "is missing")
+            for number in missing
+            if f"entries/{entry_name(number)}" not in damaged and not self._is_trimmed(number)
+        ]
+        end, after = self._header.start_lsn, self._header.first_sequence - 1
+        for entry in self.entries:
+            # Behind one that is not known nothing is known of where the log ended.
+            if entry.start_lsn != end and not any(after < number < entry.sequence for number in missing):
+                self._found.append(_jump(entry, end))
+            end, after = entry.end_lsn, entry.sequence
 
-    def _check_hole(self, before: Entry, after: Entry, damaged: set[str]) -> None:
-        missing = [f"entries/{entry_name(number)}" for number in range(before.sequence + 1, after.sequence)]
-        if self._is_current(before):
-            self._found += [Damage(path, "is missing") for path in missing if path not in damaged]
+    def _is_trimmed(self, sequence: int) -> bool:
+        return read_header(self.folder).first_sequence > sequence
 
     def _is_current(self, entry: Entry) -> bool:
-        """Whether the entry is still there: the writer removes an entry before its files."""
+        """Whether the entry still counts: the writer removes an entry before its files."""
         try:
-            return read_entry(self.root, entry.sequence) == entry
+            return read_entry(self.folder, entry.sequence) == entry and not self._is_void(entry)
         except PenstockError:
             return True
+
+    def _is_void(self, entry: Entry) -> bool:
+        """Whether a writer has come since that began the entry's transaction anew."""
+        chain = [entry]
+        while not chain[-1].is_complete and (found := read_entry(self.folder, chain[-1].sequence + 1)) is not None:
+            chain.append(found)
+        return without_void(chain)[0] != entry
 
     def _check_entry(self, entry: Entry) -> Iterator[Damage]:
         by_path: dict[str, list[DataFile]] = defaultdict(list)
         for file in entry.files:
             by_path[file.path].append(file)
         for path, files in by_path.items():
-            yield from self._check_size(path, sum(file.size_bytes for file in files))
             yield from self._check_file(path, partial(self._check_rows, files))
         if entry.transactions_file is not None:
             check = partial(_check_transactions, entry.transactions)
@@ -129,38 +131,35 @@ class Verification:
             if self._schema(file) is None:
                 yield Damage(schema_name(file.table, file.version), "is missing, or fails its checksum")
 
-    def _check_size(self, path: str, size_bytes: int) -> Iterator[Damage]:
-        place = self.root / path
-        found = place.stat().st_size if place.is_file() else None
-        if found not in (None, size_bytes):
-            yield Damage(path, f"has {found} bytes, the entry says {size_bytes}")
-
-    def _check_file(self, path: str, check: Callable[[pa.Table], Iterator[str]]) -> Iterator[Damage]:
-        if not (self.root / path).is_file():
-            yield Damage(path, "is missing")
-            return
+    def _check_file(self, path: str, check: Callable[[bytes, str], Iterator[str]]) -> Iterator[Damage]:
+        content = self.folder.read_if_there(path)
         try:
-            problems = list(check(read_parquet(self.root, path)))
+            problems = ["is missing"] if content is None else list(check(content, path))
         except (LogDamagedError, pa.ArrowException):
             problems = ["cannot be read as it was written"]
         yield from (Damage(path, what) for what in problems)
 
-    def _check_rows(self, files: Sequence[DataFile], content: pa.Table) -> Iterator[str]:
-        check_footer(self.root, files[0])
-        rows = sum(file.rows for file in files)
-        if len(content) != rows:
-            yield f"has {len(content)} rows, the entry says {rows}"
+    def _check_rows(self, files: Sequence[DataFile], content: bytes, path: str) -> Iterator[str]:
+        size_bytes, rows = sum(file.size_bytes for file in files), sum(file.rows for file in files)
+        if len(content) != size_bytes:
+            yield f"has {len(content)} bytes, the entry says {size_bytes}"
+        if footer_checksum(pa.BufferReader(content)) != files[0].footer_crc:
+            yield "cannot be read as it was written"
+            return
+        table = decode_parquet(pa.BufferReader(content), path)
+        if len(table) != rows:
+            yield f"has {len(table)} rows, the entry says {rows}"
             return
         for file in files:
             schema = self._schema(file)
             if schema is not None:
-                yield from _check_table(content, file, schema)
+                yield from _check_table(table, file, schema)
 
     def _schema(self, file: DataFile) -> TableSchema | None:
         key = (file.table, file.version)
         if key not in self._schemas:
             try:
-                self._schemas[key] = read_schema(Folder(self.root), *key)
+                self._schemas[key] = read_schema(self.folder, *key)
             except PenstockError:
                 self._schemas[key] = None
         return self._schemas[key]
@@ -186,8 +185,9 @@ def _check_table(content: pa.Table, file: DataFile, schema: TableSchema) -> Iter
         yield f"has changes of {schema.name} at other positions than the entry says"
 
 
-def _check_transactions(transactions: int, content: pa.Table) -> Iterator[str]:
-    if not content.schema.equals(TRANSACTIONS_SCHEMA):
+def _check_transactions(transactions: int, content: bytes, path: str) -> Iterator[str]:
+    table = decode_parquet(pa.BufferReader(content), path)
+    if not table.schema.equals(TRANSACTIONS_SCHEMA):
         yield "does not have the columns of a list of transactions"
-    elif len(content) != transactions:
-        yield f"lists {len(content)} transactions, the entry says {transactions}"
+    elif len(table) != transactions:
+        yield f"lists {len(table)} transactions, the entry says {transactions}"

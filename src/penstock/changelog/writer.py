@@ -1,74 +1,131 @@
-"""The log's one writer: segments in, durable entries out; and the log's own care, recovery and trimming."""
+"""The log's one writer: segments in, durable entries out; and the log's own care, recovery and trimming.
+
+Nothing is ever overwritten, and no number is given twice. On a disk a lock keeps a second writer away. In a bucket
+there is none: a writer that holds the source's slot *claims* the log by an entry of its own; an older one that is
+still alive is refused at its next entry, or where it would move the log's start.
+"""
 
 from __future__ import annotations
 
 import fcntl
-import itertools
-import time
 import uuid
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 
 from penstock import failpoint
-from penstock.changelog.entry import FORMAT, Entry, data_name, encode_entry, entry_name, with_checksum
-from penstock.changelog.files import write_files, write_transactions
+from penstock.changelog.entry import FORMAT, Entry, empty_entry, encode_entry, entry_name, with_checksum
+from penstock.changelog.files import write_data
 from penstock.changelog.folder import Folder, io_errors
-from penstock.changelog.reader import Header, LogReader, read_header, read_schema, schema_name
+from penstock.changelog.header import Header, header_names, header_number, last_header, put_header
+from penstock.changelog.reader import LogReader, read_schema, schema_name
 from penstock.changelog.retention import NOTHING_KEPT, Retention, Shelf
 from penstock.changelog.segment import Segment
-from penstock.changelog.visitor import read_entry
+from penstock.changelog.visitor import open_log, read_entry
 from penstock.errors import ErrorKind, LogDamagedError, StateError
-from penstock.model.lsn import Lsn
+from penstock.model.lsn import NOWHERE, Lsn
 from penstock.model.policy import ValuePolicies
 from penstock.model.table import TableId, TableSchema
 
+_ONE_WRITER = "Stop the other replicator of this pipeline, or give this one its own state_dir and log."
 
-def create_log(root: Path, *, slot: str, system_identifier: str, start_lsn: Lsn) -> None:
+
+def create_log(folder: Folder, *, slot: str, system_identifier: str, start_lsn: Lsn) -> None:
     """Make an empty log that starts at a slot's consistent point. One that is there already stays."""
-    folder = Folder(root)
     for name in ("", "schemas", "data", "entries"):
         folder.make(name)
-    if not (folder / "LOG.json").exists():
-        _write_header(folder, Header(slot, system_identifier, start_lsn))
+    last = last_header(folder)
+    if last is None or last.is_over:
+        number, first = 1 if last is None else last.number + 1, _free_sequence(folder)
+        # Refused, another was faster: that one's stays.
+        put_header(folder, Header(slot, system_identifier, start_lsn, first_sequence=first, number=number))
 
 
-def _write_header(folder: Folder, header: Header) -> None:
-    data = {"format": FORMAT, **asdict(header), "start_lsn": str(header.start_lsn)}
-    folder.replace("LOG.json", with_checksum(data))
+def drop_log(folder: Folder) -> None:
+    """Remove a log, damaged or not. What stays says that it is over, and refuses a writer that still runs."""
+    if not (header_names(folder) or _sequences(folder)):
+        return
+    last = _put_last_entry(folder)
+    header = Header("", "", NOWHERE, first_sequence=last + 1, is_over=True)
+    numbers = [header_number(name) for name in header_names(folder)]
+    number = max(numbers, default=0) + 1
+    while not put_header(folder, replace(header, number=number)):
+        number += 1
+    failpoint.hit("changelog.dropped")
+    _remove_older(folder, replace(header, number=number), keep=[last])
+    folder.remove_all(f"schemas/{name}" for name in folder.names("schemas", ""))
+    for name in folder.folders("data"):
+        folder.remove_folder(f"data/{name}")
+
+
+def _put_last_entry(folder: Folder) -> int:
+    """End the log's entries with one that nobody reads, and return its number."""
+    while True:
+        number = _free_sequence(folder)
+        if folder.put_if_absent(
+            f"entries/{entry_name(number)}", encode_entry(empty_entry(number, uuid.uuid4().hex, NOWHERE))
+        ):
+            return number
+
+
+def _sequences(folder: Folder) -> list[int]:
+    return [int(name.removesuffix(".json")) for name in folder.names("entries", ".json")]
+
+
+def _free_sequence(folder: Folder) -> int:
+    return max(_sequences(folder), default=0) + 1
+
+
+def _remove_older(folder: Folder, header: Header, keep: Sequence[int] = ()) -> None:
+    """Remove the entries and headers that a header has taken the place of, and what was never finished."""
+    unfinished = [f"{place}{name}" for place in ("", "schemas/", "entries/") for name in folder.names(place, ".tmp")]
+    trimmed = [number for number in _sequences(folder) if number < header.first_sequence and number not in keep]
+    headers = [name for name in header_names(folder) if header_number(name) < header.number]
+    folder.remove_all([*unfinished, *headers, *(f"entries/{entry_name(number)}" for number in trimmed)])
 
 
 class LogWriter:
-    """Appends to one log. Holds an exclusive lock on it until closed, or until its process ends."""
+    """Appends to one log. On a disk it holds an exclusive lock until closed, or until its process ends."""
 
-    def __init__(self, root: Path, policies: ValuePolicies) -> None:
-        self._folder = Folder(root)
+    def __init__(self, folder: Folder, policies: ValuePolicies) -> None:
+        self._folder = folder
         self._policies = policies
         self._session = uuid.uuid4().hex
         self._shelf = Shelf()
         self._lock = self._take_lock()
         try:
-            self._take_up(LogReader(root))
+            self._take_up(open_log(folder))
         except BaseException:
             self.close()
             raise
 
     def _take_up(self, reader: LogReader) -> None:
         """Go on where the log ends."""
-        reader.poll()
-        self._header = read_header(self._folder)
+        self._header = reader.header
         self._entries = list(reader.entries)
         self.size_bytes = reader.size_bytes
         """Bytes of data in the log; counted along, since a log that keeps a day for replay has 100,000 entries."""
-        self._sequence = reader.next_sequence
+        self._sequence = reader.free_sequence
         self.end_lsn = reader.end_lsn
         self._versions = self._load_versions()
         self._require_no_hole()
-        self._drop_leftovers()
 
     def close(self) -> None:
         """Let the lock go."""
         self._lock.close()
+
+    def claim(self, timeline: int | None = None) -> Entry:
+        """Become the log's writer, and remove what earlier ones left; return the entry that says so.
+
+        Called once, by the one who holds the source's slot. From then on an older writer is refused, so that
+        what it left is nobody's. `timeline` is the source's that the next entries come from.
+        """
+        entry = empty_entry(self._sequence, self._session, self.end_lsn)
+        self._put_entry(entry)
+        failpoint.hit("changelog.after_claim")
+        self._put_header(replace(self._header, timeline=timeline or self._header.timeline))
+        self._drop_leftovers()
+        return entry
 
     @property
     def system_identifier(self) -> str:
@@ -80,46 +137,32 @@ class LogWriter:
         """The source's timeline that the log follows; None before the first connection."""
         return self._header.timeline
 
-    def follow_timeline(self, timeline: int) -> None:
-        """Note durably which timeline of the source the next entries come from."""
-        if timeline != self._header.timeline:
-            self._header = replace(self._header, timeline=timeline)
-            _write_header(self._folder, self._header)
-
     def version_of(self, schema: TableSchema) -> int:
         """Return the version number of a table's columns, recording them durably if they are new."""
         known = self._versions.get(schema.id)
         if known is not None and known[1] == schema:
             return known[0]
         version = known[0] + 1 if known else 1
-        self._folder.replace(schema_name(schema.id, version), with_checksum({"format": FORMAT, **schema.to_json()}))
+        content = with_checksum({"format": FORMAT, **schema.to_json()})
+        while not self._folder.put_if_absent(schema_name(schema.id, version), content):
+            version += 1  # an older writer's, of which nothing will be in the log
         failpoint.hit("changelog.after_schema")
         self._versions[schema.id] = (version, schema)
         return version
 
     def append(self, segment: Segment, *, end_lsn: Lsn | None) -> Entry:
         """Write a segment and return its entry, durable; `end_lsn` is None inside an open transaction."""
-        entry = Entry(
-            sequence=self._sequence,
-            session=self._session,
-            written_us=time.time_ns() // 1000,
+        entry = replace(
+            empty_entry(self._sequence, self._session, self.end_lsn),
             is_complete=end_lsn is not None,
-            start_lsn=self.end_lsn,
             end_lsn=self.end_lsn if end_lsn is None else end_lsn,
             transactions=segment.transaction_count,
-            transactions_file=None,
-            files=(),
             truncates=tuple(segment.truncates),
         )
-        if segment.tables or segment.transactions:
-            entry = self._write_data(segment, entry)
+        entry = write_data(self._folder, segment, entry, self._policies)
         failpoint.hit("changelog.before_entry")
-        self._folder.replace(f"entries/{entry.name}", encode_entry(entry))
+        self._put_entry(entry)
         failpoint.hit("changelog.after_entry")
-        self._sequence += 1
-        self._entries.append(entry)
-        self.size_bytes += entry.size_bytes
-        self.end_lsn = entry.end_lsn
         return entry
 
     def trim(self, needed: Lsn, retention: Retention = NOTHING_KEPT, *, now_us: int = 0) -> None:
@@ -131,28 +174,57 @@ class LogWriter:
         if not count:
             return
         removed, self._entries = self._entries[:count], self._entries[count:]
-        # The start moves first: a crash in between leaves entries below the start, which the next open removes.
-        self._header = replace(self._header, start_lsn=removed[-1].end_lsn)
-        _write_header(self._folder, self._header)
+        before, first = self._header, removed[-1].sequence + 1
+        # The start moves first: a crash in between leaves entries below the start, which the next claim removes.
+        self._put_header(replace(before, start_lsn=removed[-1].end_lsn, first_sequence=first))
         failpoint.hit("changelog.after_trim_header")
-        for entry in removed:
-            self._remove(entry.sequence)
-            self.size_bytes -= entry.size_bytes
+        trimmed = (f"entries/{entry_name(number)}" for number in range(before.first_sequence, first))
+        self._folder.remove_all([before.name, *trimmed])
+        failpoint.hit("changelog.after_trim_entry")
+        self._remove_data(removed)
+        self.size_bytes -= sum(entry.size_bytes for entry in removed)
 
-    def _take_lock(self) -> BinaryIO:
-        path = self._folder / "LOCK"
-        with io_errors(path):
-            lock = path.open("ab")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise StateError(
-                f"change log: another process writes to {self._folder.root}",
-                kind=ErrorKind.SLOT_IN_USE,
-                remedy="Stop the other replicator of this pipeline, or give this one its own state_dir.",
-            ) from None
-        return lock
+    def _take_lock(self) -> ExitStack:
+        """Keep a second writer of the same machine away at once, where there are locks."""
+        with ExitStack() as held:
+            if self._folder.is_local:
+                path = self._folder.path("LOCK")
+                with io_errors(path):
+                    lock = held.enter_context(open(path, "ab"))  # noqa: PTH123
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise StateError(
+                        f"change log: another process writes to {self._folder}",
+                        kind=ErrorKind.SLOT_IN_USE,
+                        remedy=_ONE_WRITER,
+                    ) from None
+            return held.pop_all()
+
+    def _put_entry(self, entry: Entry) -> None:
+        if not self._folder.put_if_absent(f"entries/{entry.name}", encode_entry(entry)):
+            raise self._overtaken()
+        self._sequence += 1
+        self._entries.append(entry)
+        self.size_bytes += entry.size_bytes
+        self.end_lsn = entry.end_lsn
+
+    def _put_header(self, header: Header) -> None:
+        header = replace(header, number=header.number + 1, session=self._session)
+        if not put_header(self._folder, header) or self._is_outnumbered(header):
+            raise self._overtaken()
+        self._header = header
+
+    def _is_outnumbered(self, header: Header) -> bool:
+        """Whether the number was free only because later ones have been given, and it was removed since."""
+        return not self._folder.is_local and header_number(header_names(self._folder)[-1]) > header.number
+
+    def _overtaken(self) -> StateError:
+        return StateError(
+            f"change log: another process has begun to write to {self._folder}",
+            kind=ErrorKind.SLOT_IN_USE,
+            remedy=_ONE_WRITER,
+        )
 
     def _load_versions(self) -> dict[TableId, tuple[int, TableSchema]]:
         versions: dict[TableId, tuple[int, TableSchema]] = {}
@@ -164,40 +236,23 @@ class LogWriter:
 
     def _require_no_hole(self) -> None:
         """Refuse a log of which an entry was lost: readers stop before it, and what is behind is no leftover."""
-        sequences = {int(name.removesuffix(".json")) for name in self._folder.names("entries", ".json")}
-        behind = (read_entry(self._folder.root, sequence) for sequence in sequences if sequence >= self._sequence)
-        if any(entry is not None and entry.is_complete for entry in behind):
-            missing = next(number for number in itertools.count(self._sequence) if number not in sequences)
-            raise LogDamagedError(f"change log: entries/{entry_name(missing)} is missing, but later ones are there")
+        is_behind = any(number > self._sequence for number in _sequences(self._folder))
+        # One that is there by now is another writer's, which the claim meets.
+        if is_behind and read_entry(self._folder, self._sequence) is None:
+            name = f"entries/{entry_name(self._sequence)}"
+            raise LogDamagedError(f"change log: {name} is missing, but later ones are there")
 
     def _drop_leftovers(self) -> None:
-        """Remove what no reader can see: an open transaction's entries, data without an entry, trimmed entries."""
-        for place in ("./", "schemas/"):
-            for name in self._folder.names(place, ".tmp"):
-                self._folder.remove(place + name)
-        kept = {entry.sequence for entry in self._entries}
-        # From the end, so that a crash in between leaves no hole among the entries.
-        for name in reversed(self._folder.names("entries", "")):
-            if name.endswith(".tmp") or int(name.removesuffix(".json")) not in kept:
-                self._folder.remove(f"entries/{name}")
-        self._folder.sync("entries")
-        for name in self._folder.names("data", ""):
-            if int(name) not in kept:
-                self._folder.remove(f"data/{name}")
+        """Remove what no reader can see: data without an entry or of an open transaction, and what was trimmed."""
+        _remove_older(self._folder, self._header)
+        kept = {entry.folder for entry in self._entries}
+        for name in self._folder.folders("data"):
+            if f"data/{name}" not in kept:
+                self._folder.remove_folder(f"data/{name}")
 
-    def _remove(self, sequence: int) -> None:
-        self._folder.remove(f"entries/{entry_name(sequence)}")
-        failpoint.hit("changelog.after_trim_entry")
-        self._folder.remove(f"data/{data_name(sequence)}")
-
-    def _write_data(self, segment: Segment, entry: Entry) -> Entry:
-        place = f"data/{data_name(entry.sequence)}"
-        self._folder.make(place)
-        transactions_file = None
-        if segment.transactions:
-            transactions_file = f"{place}/transactions.parquet"
-            write_transactions(self._folder, transactions_file, segment)
-        files = write_files(self._folder, place, segment, self._policies)
-        failpoint.hit("changelog.after_data")
-        self._folder.sync(place)
-        return replace(entry, files=files, transactions_file=transactions_file)
+    def _remove_data(self, entries: Sequence[Entry]) -> None:
+        if self._folder.is_local:
+            for entry in entries:
+                self._folder.remove_folder(entry.folder)
+        else:
+            self._folder.remove_all(path for entry in entries for path in entry.paths)

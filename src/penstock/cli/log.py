@@ -16,9 +16,11 @@ from rich.text import Text
 
 from penstock.changelog.change import Wanted, read_changes
 from penstock.changelog.entry import Entry
+from penstock.changelog.folder import Folder
+from penstock.changelog.header import read_header
 from penstock.changelog.reader import LogReader
 from penstock.changelog.verification import Damage, Verification
-from penstock.changelog.visitor import find_table, open_chain, open_log, require_log, table_names
+from penstock.changelog.visitor import find_table, open_log, table_names
 from penstock.cli import console, interrupt
 from penstock.cli import log_view as view
 from penstock.cli.log_tail import ChangePrinter, NewestNames, Tail
@@ -37,28 +39,28 @@ _LISTED = 100
 class Located:
     """A log, the folder that it belongs to, and how its values are to be read."""
 
-    root: Path
+    folder: Folder
     state_dir: Path
     policies: ValuePolicies
 
     def table(self, name: str | None) -> TableId | None:
         """Look a table up, if one is named."""
-        return find_table(table_names(self.root), name) if name else None
+        return find_table(table_names(self.folder), name) if name else None
 
 
 def locate(config: Path | None, log: Path | None) -> Located:
     """Find the log: a folder that is named, or that of a configuration file."""
     if log is not None:
-        return Located(log, log.parent, ValuePolicies())
+        return Located(Folder.on_disk(log), log.parent, ValuePolicies())
     settings = ReplicatorConfig.load(config)
-    return Located(settings.state_dir / "log", settings.state_dir, settings.pipeline.value_policies)
+    return Located(Folder.on_disk(settings.state_dir / "log"), settings.state_dir, settings.pipeline.value_policies)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
     """A log as a whole, and its entries line by line."""
 
-    root: Path
+    folder: Folder
     reader: LogReader
     entries: Sequence[Entry]
     lines: Sequence[view.EntryLine]
@@ -87,7 +89,7 @@ class Listing:
         report = self.report or {}
         oldest, newest = self.written or (None, None)
         return {
-            "log": str(self.root),
+            "log": str(self.folder),
             "start_lsn": str(self.reader.start_lsn),
             "end_lsn": str(self.reader.end_lsn),
             "total_entries": len(self.entries),
@@ -104,7 +106,7 @@ class Listing:
 
 def list_entries(located: Located, *, table: str | None, limit: int | None, as_json: bool) -> None:
     """Print the entries, newest last, and what they are together; a limit of 0 prints all."""
-    listing = _listing(located, open_log(located.root), located.table(table), None if as_json else _LISTED, limit)
+    listing = _listing(located, open_log(located.folder), located.table(table), None if as_json else _LISTED, limit)
     if as_json:
         console.print_json(listing.to_json())
         return
@@ -118,15 +120,15 @@ def list_entries(located: Located, *, table: str | None, limit: int | None, as_j
 def _listing(
     located: Located, reader: LogReader, table: TableId | None, default_limit: int | None, limit: int | None
 ) -> Listing:
-    names = NewestNames(located.root)
-    entries = [*reader.entries, *open_chain(reader)]
+    names = NewestNames(located.folder)
+    entries = [*reader.entries, *reader.open_chain]
     shown = [entry for entry in entries if table is None or _touches(entry, table)]
     kept = default_limit if limit is None else limit
     lines = [
         view.entry_line(entry, names, table, is_open=entry.sequence >= reader.next_sequence)
         for entry in (shown[-kept:] if kept else shown)
     ]
-    return Listing(located.root, reader, entries, lines, read_report(located.state_dir))
+    return Listing(located.folder, reader, entries, lines, read_report(located.state_dir))
 
 
 def _touches(entry: Entry, table: TableId) -> bool:
@@ -135,12 +137,12 @@ def _touches(entry: Entry, table: TableId) -> bool:
 
 def show_changes(located: Located, target: str, *, table: str | None, limit: int | None, as_json: bool) -> None:
     """Print the changes of an entry, of a transaction, or of a range; a limit of 0 prints all."""
-    reader = open_log(located.root)
+    reader = open_log(located.folder)
     found = find_target(reader, target)
     changes = read_changes(reader, Wanted(found.start, found.end, _only(located.table(table))), located.policies)
     if found.is_one_transaction:
         changes = first_transaction(changes)
-    printer = ChangePrinter(NewestNames(located.root), as_json=as_json)
+    printer = ChangePrinter(NewestNames(located.folder), as_json=as_json)
     printer.print(changes, limit or None)
     if found.is_one_transaction and not printer.printed:
         raise StateError(
@@ -156,8 +158,8 @@ def _only(table: TableId | None) -> Collection[TableId] | None:
 
 def follow_changes(located: Located, start: str | None, *, table: str | None, as_json: bool) -> None:
     """Print changes as they come into the log, until interrupted: that is how it ends, and no failure."""
-    reader = open_log(located.root)
-    printer = ChangePrinter(NewestNames(located.root), as_json=as_json)
+    reader = open_log(located.folder)
+    printer = ChangePrinter(NewestNames(located.folder), as_json=as_json)
     tail = Tail(reader, tail_start(reader, start), _only(located.table(table)), located.policies, printer)
     with interrupt.ending():
         try:
@@ -168,20 +170,20 @@ def follow_changes(located: Located, start: str | None, *, table: str | None, as
 
 def verify_log(located: Located, *, as_json: bool) -> bool:
     """Read the whole log, print what is damaged, and say whether nothing is."""
-    require_log(located.root)
-    verification = Verification(located.root)
+    read_header(located.folder)
+    verification = Verification(located.folder)
     damages = _run(verification)
     if as_json:
         console.print_json(
             {
-                "log": str(located.root),
+                "log": str(located.folder),
                 "entries": len(verification.entries),
                 "size_bytes": verification.size_bytes,
                 "damaged": [asdict(damage) for damage in damages],
             }
         )
     else:
-        _print_damages(located.root, verification, damages)
+        _print_damages(located.folder, verification, damages)
     return not damages
 
 
@@ -192,12 +194,12 @@ def _run(verification: Verification) -> list[Damage]:
         return verification.run(lambda entry: progress.advance(task, entry.size_bytes))
 
 
-def _print_damages(root: Path, verification: Verification, damages: Sequence[Damage]) -> None:
+def _print_damages(folder: Folder, verification: Verification, damages: Sequence[Damage]) -> None:
     results = console.results()
     for damage in damages:
         results.print(Text.assemble(console.mark(console.FAILED), f" {damage.path} {damage.what}"))
     counted = f"{console.count(len(verification.entries))} entries, {console.size(verification.size_bytes)}"
     damaged = len({damage.path for damage in damages})
-    verdict = f"{damaged} damaged of the files of {root}" if damages else f"{root} is sound"
+    verdict = f"{damaged} damaged of the files of {folder}" if damages else f"{folder} is sound"
     sign = console.FAILED if damages else console.OK
     results.print(Text.assemble(console.mark(sign), f" {verdict}: {counted}"))

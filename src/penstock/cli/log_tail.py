@@ -6,12 +6,12 @@ import json
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from penstock.changelog.change import Logged, LoggedTransaction, Wanted, read_changes
 from penstock.changelog.folder import Folder
-from penstock.changelog.reader import LogReader, read_header
+from penstock.changelog.header import read_header
+from penstock.changelog.reader import LogReader
 from penstock.changelog.visitor import is_overtaken, open_log, table_names
 from penstock.cli import console
 from penstock.cli import log_view as view
@@ -26,14 +26,14 @@ _POLL_S = 0.1  # a new entry is then seen within half a second on a busy machine
 class NewestNames:
     """What tables are called; looked up anew when one is not known, since tables join while one watches."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
         self._names: Mapping[TableId, list[TableName]] = {}
 
     def __call__(self, table: TableId) -> str:
         """Return a table's newest name; its oid where the log has never described it."""
         if table not in self._names:
-            self._names = table_names(self._root)
+            self._names = table_names(self._folder)
         return str(self._names[table][-1]) if table in self._names else f"oid {int(table)}"
 
 
@@ -107,7 +107,7 @@ class Tail:
     def step(self) -> None:
         """Print what has come since the last time."""
         if is_overtaken(self._reader):
-            self._reader = open_log(self._reader.root)
+            self._reader = open_log(self._reader.folder)
         else:
             self._reader.poll()
         if self._reader.start_lsn > self._position:
@@ -123,7 +123,7 @@ class Tail:
         except LogDamagedError as error:
             if error.kind is not ErrorKind.LOG_GAP:
                 raise
-            self._skip_to(read_header(Folder(self._reader.root)).start_lsn)
+            self._skip_to(read_header(self._reader.folder).start_lsn)
         else:
             self._move_to(end)
 

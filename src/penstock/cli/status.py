@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.changelog.folder import Folder
-from penstock.changelog.reader import read_header
+from penstock.changelog.header import read_header
 from penstock.cli import console, wiring
 from penstock.cli.liveness import replicator_pid
 from penstock.cli.log_view import why_kept
@@ -166,7 +166,7 @@ def _phase_fields(phase: Phase) -> dict[str, Any]:
 
 def _log_start(config: ReplicatorConfig) -> str | None:
     with contextlib.suppress(PenstockError):  # no log yet, or one that `penstock log verify` can tell more of
-        return str(read_header(Folder(config.state_dir / "log")).start_lsn)
+        return str(read_header(Folder.on_disk(config.state_dir / "log")).start_lsn)
     return None
 
 

@@ -1,8 +1,8 @@
-"""Where files of a lake are: what we ask of a disk and of an object store alike."""
+"""Where files of a lake, or of the change log, are: what we ask of a disk and of an object store alike."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Protocol
 
 
@@ -19,8 +19,8 @@ class NewFile(Protocol):
         """How many bytes it has, once finished."""
         ...
 
-    def finish(self) -> None:
-        """Make the file and its name durable."""
+    def finish(self, *, syncs_name: bool = True) -> None:
+        """Make the file durable, and its name: unless it is told that `Files.sync` follows."""
         ...
 
     def discard(self) -> None:
@@ -50,6 +50,10 @@ class Files(Protocol):
         """Return the names of the files in a folder; none if there is no such folder."""
         ...
 
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in a folder; none if there is no such folder."""
+        ...
+
     def times(self, folder: str) -> dict[str, float]:
         """Return the same names, and when each file was last written, in seconds as clocks count them."""
         ...
@@ -76,6 +80,18 @@ class Files(Protocol):
 
     def remove(self, path: str) -> None:
         """Remove a file that nothing refers to, if it is there."""
+        ...
+
+    def remove_all(self, paths: Iterable[str]) -> None:
+        """Remove files, those that are there, and the folders that are left empty."""
+        ...
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder with the files in it, if it is there."""
+        ...
+
+    def sync(self, folder: str) -> None:
+        """Make the names of a folder's files durable."""
         ...
 
     def make_folder(self, path: str) -> None:

@@ -71,8 +71,13 @@ class Receiver:
         self._emit = emit
         self._clock = clock
         writer = LogWriter(settings.log, settings.policies)
+        self._sealed = writer.end_lsn
+        self._stream, timeline = self._open_stream(writer)
+        self._silence_limit_s = self._check_slot()
+        # Who holds the slot writes the log: another that still does is refused from here on.
+        self._claimed = writer.claim(timeline)
         describer = RelationDescriber(settings.address, settings.policies, writer.version_of)
-        decoder = Decoder(describer.describe, writer.end_lsn, Spools(settings.log / "spool"))
+        decoder = Decoder(describer.describe, writer.end_lsn, Spools(settings.spool))
         data_bytes = max(_LEAST_DATA_BYTES, settings.max_memory_bytes - _resident_bytes() - _OWN_BYTES)
         self._max_bytes = min(settings.max_bytes, data_bytes // 4)
         self._recorder = Recorder(
@@ -87,7 +92,6 @@ class Receiver:
         block_bytes = min(BLOCK_BYTES, max(_LEAST_BLOCK_BYTES, self._max_bytes))
         self._intake = Intake(writer.end_lsn, self._meet_other_frame, block_bytes)
         self._acknowledged = NOWHERE
-        self._sealed = writer.end_lsn
         self._handed = _Handed.NOTHING
         self._handed_bytes = 0
         self._segment_since: float | None = None
@@ -99,8 +103,6 @@ class Receiver:
         self._last_seal = -math.inf
         self._input = b""
         self.stopping = threading.Event()
-        self._stream = self._open_stream(writer)
-        self._silence_limit_s = self._check_slot()
         self._heard_at = clock()
         self._heartbeat = Heartbeat(settings.address, settings.heartbeat_s, emit)
         if settings.heartbeat_s:
@@ -109,6 +111,7 @@ class Receiver:
     def run(self) -> None:
         """Receive until told to stop; then write what is whole and say a last word to the server."""
         self._emit("started", end_lsn=str(self._sealed), fallback=self._stream.fallback_reason)
+        self._tell_entry(self._claimed)
         while not self.stopping.is_set():
             self._recorder.check()
             can_read = self._can_read()
@@ -119,7 +122,7 @@ class Receiver:
             self._send_status_if_due()
         self._finish()
 
-    def _open_stream(self, writer: LogWriter) -> ReplicationStream:
+    def _open_stream(self, writer: LogWriter) -> tuple[ReplicationStream, int]:
         name = f"penstock receiver {self._settings.slot}"[:63]
         stream = open_replication_stream(self._settings.address, application_name=name)
         source = stream.identify()
@@ -127,7 +130,6 @@ class Receiver:
         if writer.timeline not in (None, source.timeline):
             source = source._replace(lsn=stream.forks(source.timeline).get(writer.timeline, NOWHERE))
         _require_same_history(source, self._sealed)
-        writer.follow_timeline(source.timeline)
         # Where the server can, it sends large transactions as they grow, instead of spilling them to its disk.
         can_stream = stream.server_version >= STREAMING_SINCE
         stream.start(
@@ -137,7 +139,7 @@ class Receiver:
             proto_version=2 if can_stream else 1,
             streaming=can_stream,
         )
-        return stream
+        return stream, source.timeline
 
     def _check_slot(self) -> float:
         """Refuse a slot that is past the log, and return how long its server may be silent.

@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.changelog.folder import Folder
 from penstock.changelog.retention import Retention
 from penstock.model.lsn import Lsn
 from penstock.model.policy import ValuePolicies
 from penstock.model.special import SpecialValues
 from penstock.postgres.connection import SourceAddress
+from penstock.storage.s3 import S3Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,9 @@ class ReceiverSettings:
     address: SourceAddress
     slot: str
     publication: str
-    log: Path
+    log: Folder
+    spool: Path
+    """Where transactions in progress wait, on a disk."""
     policies: ValuePolicies = field(default_factory=ValuePolicies)
     max_bytes: int = 64 << 20
     max_fill_ms: int = 1000
@@ -48,7 +52,7 @@ class ReceiverSettings:
 
     def to_line(self) -> bytes:
         """Return the settings as the first line of input."""
-        data = {**asdict(self), "log": str(self.log)}
+        data = {**asdict(self), "spool": str(self.spool)}
         data["policies"] = {"default": self.policies.default, "columns": dict(self.policies.columns)}
         return json.dumps(data).encode() + b"\n"
 
@@ -60,7 +64,9 @@ class ReceiverSettings:
         columns = {name: SpecialValues(policy) for name, policy in policies["columns"].items()}
         data["policies"] = ValuePolicies(SpecialValues(policies["default"]), columns)
         data["address"] = SourceAddress(**data["address"])
-        return cls(**{**data, "log": Path(data["log"])})
+        s3 = data["log"]["s3"]
+        log = Folder(data["log"]["location"], None if s3 is None else S3Settings(**s3))
+        return cls(**{**data, "log": log, "spool": Path(data["spool"])})
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ Nothing here needs to survive: until such a transaction's commit is in the log t
 
 from __future__ import annotations
 
+import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock import failpoint
-from penstock.changelog.folder import Folder, io_errors
+from penstock.changelog.folder import io_errors
 from penstock.wire.scan import FRAME_BYTES, Bytes, Followed, Stop, follow
 
 _READ_BYTES = 4 << 20
@@ -81,10 +83,12 @@ class Spools:
     """The transactions in progress, by their id."""
 
     def __init__(self, root: Path) -> None:
-        self._folder = Folder(root)
+        # Of this process alone: an earlier one that is still alive must not write into a file of ours.
+        self._folder = root / uuid.uuid4().hex
         self._open: dict[int, Spool] = {}
-        self._folder.remove("")
-        self._folder.make()
+        with io_errors(root):
+            shutil.rmtree(root, ignore_errors=True)
+            self._folder.mkdir(parents=True)
 
     @property
     def size_bytes(self) -> int:

@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.changelog.folder import Folder
 from penstock.changelog.reader import LogReader
 from penstock.config.pipeline import PipelineConfig
 from penstock.contract import Destination, Maintained, Moded, Positioned, Store
@@ -71,6 +72,7 @@ class Pipeline:
     ) -> None:
         self._config = config
         self._state_dir = Path(state_dir)
+        self._log_folder = Folder.on_disk(self._state_dir / "log")
         self._destination = destination
         self._failpoints = failpoints
         self._log = get_logger(pipeline=str(config.id))
@@ -225,9 +227,7 @@ class Pipeline:
             return published_tables(connection, self._config.publication_name)
 
     def _open_log(self) -> LogReader:
-        source = SlotAndLog(
-            self._address, self._config.id.slot_name, self._state_dir / "log", self._config.failover_slot
-        )
+        source = SlotAndLog(self._address, self._config.id.slot_name, self._log_folder, self._config.failover_slot)
         states = self._tables.store.get_table_replication_states()
         # A copy that was under way can start again; a table that was followed must not skip what a new slot lacks.
         may_create = all(isinstance(after_restart(phase), Init | DataSync) for phase in states.values())
@@ -294,7 +294,8 @@ class Pipeline:
             address=self._address,
             slot=config.id.slot_name,
             publication=config.publication_name,
-            log=self._state_dir / "log",
+            log=self._log_folder,
+            spool=self._state_dir / "spool",
             policies=config.value_policies,
             max_bytes=config.batch.max_bytes,
             max_fill_ms=config.batch.max_fill_ms,

@@ -11,8 +11,10 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from penstock.changelog.folder import Folder
-from penstock.changelog.reader import LogReader, read_header
-from penstock.changelog.writer import create_log
+from penstock.changelog.header import read_header
+from penstock.changelog.reader import LogReader
+from penstock.changelog.visitor import open_log
+from penstock.changelog.writer import create_log, drop_log
 from penstock.config.connection import PgConnectionConfig, is_pem
 from penstock.errors import ErrorKind, LogDamagedError, PenstockError, SourceError
 from penstock.model.lsn import Lsn
@@ -71,7 +73,7 @@ class SlotAndLog:
 
     address: SourceAddress
     slot: str
-    log: Path
+    log: Folder
     failover: bool = True
 
     def open(self, *, may_create: bool) -> LogReader:
@@ -91,8 +93,7 @@ class SlotAndLog:
         assert state.confirmed_flush_lsn is not None
         create_log(self.log, slot=self.slot, system_identifier=row[0], start_lsn=state.confirmed_flush_lsn)
         self._require_same_source(row[0])
-        reader = LogReader(self.log)
-        reader.poll()
+        reader = open_log(self.log)
         self._require_no_gap(state.confirmed_flush_lsn, reader.end_lsn)
         return reader
 
@@ -101,7 +102,7 @@ class SlotAndLog:
         with closing(connect(self.address, application_name="penstock setup")) as connection:
             if read_slot(connection, self.slot).exists:
                 drop_slot(connection, self.slot, terminate=True)
-        Folder(self.log.parent).remove(self.log.name)
+        drop_log(self.log)
 
     def _create(self, may_create: bool) -> SlotState:
         if not may_create:
@@ -109,7 +110,7 @@ class SlotAndLog:
                 f"replication slot {self.slot} does not exist, but tables were replicated through it",
                 kind=ErrorKind.SLOT_MISSING,
             )
-        Folder(self.log.parent).remove(self.log.name)  # the log of a slot that is gone
+        drop_log(self.log)  # of a slot that is gone
         with closing(connect(self.address, application_name="penstock setup", replication=True)) as connection:
             create_slot(connection, self.slot, failover=self.failover)
         with closing(connect(self.address, application_name="penstock setup")) as connection:
@@ -123,7 +124,7 @@ class SlotAndLog:
             )
 
     def _require_same_source(self, system_identifier: str) -> None:
-        if read_header(Folder(self.log)).system_identifier != system_identifier:
+        if read_header(self.log).system_identifier != system_identifier:
             raise LogDamagedError(
                 f"the change log in {self.log} belongs to another database cluster than {self.address}",
                 kind=ErrorKind.LOG_GAP,

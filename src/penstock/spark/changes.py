@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from penstock import failpoint
 from penstock.changelog.entry import DataFile
@@ -40,9 +39,8 @@ class LogView:
 
     def read(self, file: DataFile, schema: TableSchema) -> pa.Table:
         """Read one table's changes from a data file."""
-        check_footer(self.reader.root, file)
-        read = self.reader.read_shared if file.is_shared else partial(read_parquet, self.reader.root)
-        rows = rows_of(read(file.path), file, schema, self.policies)
+        read = self.reader.read_shared if file.is_shared else partial(read_parquet, self.reader.folder)
+        rows = rows_of(read(file.path, file.footer_crc), file, schema, self.policies)
         failpoint.hit("changes.read")
         return rows
 
@@ -82,7 +80,7 @@ class LogChanges:
         wanted = {each.position.commit_lsn for each in self.truncates}
         found: dict[Lsn, dt.datetime] = {}
         for path in self.view.reader.transaction_files(min(wanted), Lsn(max(wanted) + 1)) if wanted else ():
-            table = pq.read_table(self.view.reader.root / path, columns=["commit_lsn", "commit_ts"])
+            table = read_parquet(self.view.reader.folder, path).select(["commit_lsn", "commit_ts"])
             found.update({Lsn(row["commit_lsn"]): _utc(row["commit_ts"]) for row in table.to_pylist()})
         return {lsn: found[lsn] for lsn in wanted}
 
@@ -155,8 +153,8 @@ class LogChanges:
 
     def _checked_path(self, file: DataFile) -> str:
         """Return the path for Spark, which checks pages and no footers."""
-        check_footer(self.view.reader.root, file)
-        return str(self.view.reader.root / file.path)
+        check_footer(self.view.reader.folder, file)
+        return self.view.reader.folder.path(file.path)
 
     @property
     def _arrow_schema(self) -> pa.Schema:
@@ -254,7 +252,7 @@ class LogEvents:
         start = min(self.starts.values())
         found: dict[int, dict[str, Any]] = {}
         for path in self.view.reader.transaction_files(start, self.end_lsn):
-            rows = pq.read_table(self.view.reader.root / path).to_pylist()
+            rows = read_parquet(self.view.reader.folder, path).to_pylist()
             found.update({row["commit_lsn"]: row for row in rows})
         return found
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from penstock.changelog.folder import Folder
 from penstock.errors import ConfigError
 from penstock.model.lsn import Lsn
 from penstock.model.policy import ValuePolicies
@@ -27,7 +28,7 @@ _POLICIES = (SpecialValues.ERROR, SpecialValues.NULL, SpecialValues.CLAMP)
 class LogOptions:
     """What to read of which log."""
 
-    log: Path
+    log: Folder
     table: str
     """`schema.name`, or the oid."""
     start: Place
@@ -66,7 +67,7 @@ def _read(options: Mapping[str, str], known: tuple[str, ...]) -> LogOptions:
     )
 
 
-def _folder(text: str) -> Path:
+def _folder(text: str) -> Folder:
     plain = text.removeprefix("file://") if text.startswith("file:///") else text
     if "://" in plain:
         raise ConfigError(
@@ -74,7 +75,7 @@ def _folder(text: str) -> Path:
             remedy="A change log is a folder that driver and executors can reach: give its path.",
         )
     # Tasks may run in another folder than the one that a relative path was meant for.
-    return Path(plain).absolute()
+    return Folder.on_disk(Path(plain).absolute())
 
 
 def _place(name: str, text: str) -> Place:

@@ -18,8 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.changelog.entry import DataFile
-from penstock.changelog.folder import Folder
-from penstock.changelog.reader import read_header
+from penstock.changelog.header import read_header
 from penstock.changelog.rows import read_rows
 from penstock.contract import columns as log
 from penstock.errors import ConfigError, ErrorKind, LogDamagedError, SourceError, StateError
@@ -205,12 +204,12 @@ def _in_order(part: LogPart, policies: ValuePolicies) -> Iterator[pa.Table]:
 
 def _rows(part: LogPart, file: DataFile, policies: ValuePolicies) -> pa.Table:
     try:
-        rows = read_rows(part.root, file, part.schemas[file.version], policies)
+        rows = read_rows(part.folder, file, part.schemas[file.version], policies)
     except LogDamagedError:
         # A file that is gone was trimmed, if the log starts behind it by now.
-        held_from = read_header(Folder(part.root)).start_lsn
+        held_from = read_header(part.folder).start_lsn
         if file.last_lsn < held_from:
-            raise gap(part.root, part.start, held_from) from None
+            raise gap(part.folder, part.start, held_from) from None
         raise
     position = rows.column(log.COMMIT_LSN)
     first, end = (pa.scalar(int(lsn), pa.int64()) for lsn in (part.start, part.end))
@@ -263,6 +262,6 @@ def _require_reached(what: str, position: Lsn, table: LogTable) -> None:
     """Refuse a position that the log has not come to: fewer rows than asked for would look like all of them."""
     if position > table.reader.end_lsn:
         raise ConfigError(
-            f"change log {table.reader.root}: {what} is {position}, but the log ends at {table.reader.end_lsn}",
+            f"change log {table.reader.folder}: {what} is {position}, but the log ends at {table.reader.end_lsn}",
             remedy="Wait until the log has come so far, or read up to latest.",
         )

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from penstock.changelog.entry import DataFile, Entry
 from penstock.changelog.folder import Folder
-from penstock.changelog.reader import Header, LogReader, read_header, read_schema
-from penstock.changelog.rows import log_schema
+from penstock.changelog.header import Header, find_header, read_header
+from penstock.changelog.reader import LogReader, read_schema
+from penstock.changelog.rows import log_schema, read_parquet
+from penstock.changelog.visitor import open_log
 from penstock.errors import ConfigError, ErrorKind, LogDamagedError, SourceError
 from penstock.model.event import Truncate
 from penstock.model.lsn import Lsn, Position
@@ -42,7 +42,7 @@ class TruncateRow:
 class LogPart:
     """Some consecutive changes of a table: what one task reads."""
 
-    root: Path
+    folder: Folder
     start: Lsn
     end: Lsn
     """Changes with `start <= commit_lsn < end`; the files may hold others."""
@@ -55,14 +55,13 @@ class LogPart:
 class LogTable:
     """One table of an open log."""
 
-    def __init__(self, root: Path, name: str) -> None:
-        self._folder = Folder(root)
-        _require_log(root)
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._folder = folder
+        _require_log(folder)
         versions = _newest_versions(self._folder)
         self.id = _find(self._folder, versions, name)
         self.newest_version = versions[self.id]
-        self.reader = LogReader(root)
-        self.reader.poll()
+        self.reader: LogReader = open_log(folder)
 
     @property
     def header(self) -> Header:
@@ -92,7 +91,7 @@ class LogTable:
         """Refuse a position that the log does not reach back to any more."""
         held_from = self.header.start_lsn
         if start < held_from:
-            raise gap(self.reader.root, start, held_from)
+            raise gap(self._folder, start, held_from)
 
     def has_changes(self, start: Lsn, end: Lsn) -> bool:
         """Whether the table may have changed between two positions."""
@@ -106,7 +105,7 @@ class LogTable:
         groups = _groups(files)
         truncates = [self._truncate_row(each) for each in self.reader.truncates(self.id, start, end)]
         return [
-            LogPart(self.reader.root, start, end, group, self._schemas(group), own)
+            LogPart(self._folder, start, end, group, self._schemas(group), own)
             for group, own in zip(groups or [()], _shares(truncates, groups), strict=True)
             if group or own
         ]
@@ -148,17 +147,17 @@ class LogTable:
     def _truncate_row(self, truncate: Truncate) -> TruncateRow:
         commit_lsn = truncate.position.commit_lsn
         for path in self.reader.transaction_files(commit_lsn, Lsn(commit_lsn + 1)):
-            transactions = pq.read_table(self.reader.root / path).to_pylist()
+            transactions = read_parquet(self._folder, path).to_pylist()
             for each in transactions:
                 if each["commit_lsn"] == commit_lsn:
                     return TruncateRow(truncate.position, _microseconds(each["commit_ts"]), each["xid"])
         raise LogDamagedError(f"change log: no transaction is listed for the truncate at {commit_lsn}")
 
 
-def gap(root: Path, start: Lsn, held_from: Lsn) -> LogDamagedError:
+def gap(folder: Folder, start: Lsn, held_from: Lsn) -> LogDamagedError:
     """Return the error that changes from `start` on are no longer in the log."""
     return LogDamagedError(
-        f"change log {root}: changes from {start} on are needed, but the log now starts at {held_from}",
+        f"change log {folder}: changes from {start} on are needed, but the log now starts at {held_from}",
         kind=ErrorKind.LOG_GAP,
         remedy="What is in between was trimmed and must come from elsewhere: copy the table anew, then read with "
         f"startingPosition {held_from} or earliest (a stream: with a new checkpoint). To keep changes longer for "
@@ -171,10 +170,10 @@ def _microseconds(moment: object) -> int:
     return value
 
 
-def _require_log(root: Path) -> None:
-    if not (root / "LOG.json").is_file():
+def _require_log(folder: Folder) -> None:
+    if find_header(folder) is None:
         raise ConfigError(
-            f"format penstock: {root} is not a change log: it has no LOG.json",
+            f"format penstock: {folder} is not a change log: it has no LOG-….json",
             remedy="Give the log folder below a pipeline's state_dir, such as .penstock/log; it must be reachable "
             "under the same path from the driver and every executor.",
         )
@@ -202,7 +201,7 @@ def _find(folder: Folder, versions: Mapping[TableId, int], wanted: str) -> Table
             f"format penstock: {len(found)} tables of the log have the name {wanted}", remedy=f"Give an oid: {oids}."
         )
     raise ConfigError(
-        f"format penstock: the log {folder.root} has no table {wanted}",
+        f"format penstock: the log {folder} has no table {wanted}",
         remedy=_listed(sorted(map(str, names.values()))),
     )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,8 @@ class LocalFile:
         self.file = pa.OSFile(path, "wb")
         self.size = 0
 
-    def finish(self) -> None:
-        """Make the file and its name durable."""
+    def finish(self, *, syncs_name: bool = True) -> None:
+        """Make the file durable, and its name."""
         self.file.close()
         descriptor = os.open(self._path, os.O_RDONLY)
         try:
@@ -33,7 +34,8 @@ class LocalFile:
             self.size = os.fstat(descriptor).st_size
         finally:
             os.close(descriptor)
-        _sync_folder(Path(self._path).parent)
+        if syncs_name:
+            _sync_folder(Path(self._path).parent)
 
     def discard(self) -> None:
         """Remove it."""
@@ -57,6 +59,13 @@ class LocalFiles:
         """Return the names of the files in a folder."""
         try:
             return [each.name for each in os.scandir(folder)]
+        except FileNotFoundError:
+            return []
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+        try:
+            return [each.name for each in os.scandir(folder) if each.is_dir()]
         except FileNotFoundError:
             return []
 
@@ -100,21 +109,40 @@ class LocalFiles:
         """Write beside the place, then link: a link, unlike a rename, fails where the name is taken."""
         place = Path(path)
         temporary = place.with_name(f".{place.name}.{uuid.uuid4().hex}.tmp")
-        with new_file(self, str(temporary)) as new:
-            new.file.write(content)
+        new = self.create(str(temporary))
         try:
-            hit("delta.entry_written")
+            new.file.write(content)
+            new.finish(syncs_name=False)
+            hit("storage.before_put")
             place.hardlink_to(temporary)
         except FileExistsError:
             return False
         finally:
-            temporary.unlink(missing_ok=True)
+            new.discard()
         _sync_folder(place.parent)
         return True
 
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
         Path(path).unlink(missing_ok=True)
+
+    def remove_all(self, paths: Iterable[str]) -> None:
+        """Remove files, and the folders that are left empty."""
+        places = [Path(path) for path in paths]
+        for place in places:
+            place.unlink(missing_ok=True)
+        for folder in dict.fromkeys(place.parent for place in places):
+            with suppress(OSError):
+                folder.rmdir()
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder with all that is in it."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+
+    def sync(self, folder: str) -> None:
+        """Make the names of a folder's files durable."""
+        _sync_folder(Path(folder))
 
     def make_folder(self, path: str) -> None:
         """Make a folder and those above it."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import errno
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from penstock.failpoint import hit
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -81,6 +83,14 @@ class S3Files:
         """Return the names of the objects in a folder."""
         return list(self.times(folder))
 
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of what has objects below it."""
+        import obstore
+
+        with _os_errors():
+            listed = obstore.list_with_delimiter(self._store, f"{folder.rstrip('/')}/")["common_prefixes"]
+        return [each.rstrip("/").rpartition("/")[2] for each in listed]
+
     def times(self, folder: str) -> dict[str, float]:
         """Return the same with times."""
         import obstore
@@ -121,6 +131,7 @@ class S3Files:
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
+        hit("storage.before_put")
         try:
             with _os_errors():
                 obstore.put(self._store, path, content, mode="create")
@@ -136,6 +147,20 @@ class S3Files:
 
         with suppress(FileNotFoundError), _os_errors():
             obstore.delete(self._store, path)
+
+    def remove_all(self, paths: Iterable[str]) -> None:
+        """Remove objects, a thousand with a request."""
+        import obstore
+
+        with suppress(FileNotFoundError), _os_errors():
+            obstore.delete(self._store, list(paths))
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove the objects of a folder."""
+        self.remove_all(f"{folder}/{name}" for name in self.names(folder))
+
+    def sync(self, folder: str) -> None:
+        """Do nothing: an object that is there has its name."""
 
     def make_folder(self, path: str) -> None:
         """Do nothing: a folder is there when a name has it."""
@@ -154,7 +179,7 @@ class S3File:
         self.size = 0
         self._is_finished = False
 
-    def finish(self) -> None:
+    def finish(self, *, syncs_name: bool = True) -> None:  # noqa: ARG002  (names are durable here)
         """Let the object appear."""
         with _os_errors():
             self._writer.close()
@@ -201,11 +226,17 @@ class _Reader(io.RawIOBase):
 
         self._store = store
         self._path = path
-        with _os_errors():
-            found = obstore.get(store, path, options={"range": {"suffix": _TAIL_BYTES}})
-            self._tail = bytes(found.bytes())
-        self._size = int(found.meta["size"])
         self._at = 0
+        try:
+            with _os_errors():
+                found = obstore.get(store, path, options={"range": {"suffix": _TAIL_BYTES}})
+                self._tail = bytes(found.bytes())
+            self._size = int(found.meta["size"])
+        except OSError:
+            # An empty object has no end that could be asked for.
+            if obstore.head(store, path)["size"]:
+                raise
+            self._tail, self._size = b"", 0
 
     def readable(self) -> bool:
         return True

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.changelog.change import LoggedChange, Wanted, read_changes
-from penstock.changelog.entry import data_name
+from penstock.changelog.entry import entry_name
+from penstock.changelog.folder import Folder
 from penstock.changelog.reader import LogReader
 from penstock.changelog.visitor import open_log
 from penstock.model.lsn import Lsn
@@ -88,7 +89,8 @@ def _first(values: TupleData) -> str:
 
 def leftovers(root: Path) -> set[str]:
     """Return the files of a log that no reader can see, relative to it: none, while nothing is being written."""
-    visible = open_log(root).entries
-    wanted = {f"entries/{entry.name}" for entry in visible} | {f"data/{data_name(entry.sequence)}" for entry in visible}
-    found = {path for pattern in ("entries/*", "data/*", "spool/*", "**/*.tmp") for path in root.glob(pattern)}
+    reader = open_log(Folder.on_disk(root))
+    numbered = {f"entries/{entry_name(number)}" for number in range(reader.header.first_sequence, reader.free_sequence)}
+    wanted = numbered | {entry.folder for entry in reader.entries}
+    found = {path for pattern in ("entries/*", "data/*", "**/*.tmp") for path in root.glob(pattern)}
     return {path.relative_to(root).as_posix() for path in found} - wanted

@@ -28,7 +28,7 @@ FULL = orders(16500, ReplicaIdentity.FULL, name="audited")
 def changes_in(
     log: WrittenLog, start: int | None = None, end: int | None = None, tables: set[TableId] | None = None
 ) -> list[Logged]:
-    reader = open_log(log.root)
+    reader = open_log(log.folder)
     first = reader.start_lsn if start is None else Lsn(start)
     wanted = Wanted(first, reader.end_lsn if end is None else Lsn(end), tables)
     return list(read_changes(reader, wanted, ValuePolicies()))
@@ -140,7 +140,7 @@ def test_a_renamed_table_has_the_name_of_the_time(written_log: WrittenLog) -> No
 def test_what_is_trimmed_under_the_reader_is_a_gap_and_no_damage(written_log: WrittenLog) -> None:
     written_log.commit(Did(ORDERS, "I", row(1)))
     last = written_log.commit(Did(ORDERS, "I", row(2)))
-    reader = open_log(written_log.root)
+    reader = open_log(written_log.folder)
     found = read_changes(reader, Wanted(reader.start_lsn, reader.end_lsn), ValuePolicies())
     written_log.trim(last)
     with pytest.raises(LogDamagedError, match="was trimmed while it was being read") as raised:

@@ -5,38 +5,44 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from plugins.written_log import Did, WrittenLog, orders, row
+from plugins.written_log import PLACES, Did, LogPlace, WrittenLog, make_place, orders, row
 
 from penstock.changelog import visitor
+from penstock.changelog.folder import Folder
 from penstock.changelog.reader import LogReader
-from penstock.changelog.visitor import find_table, is_overtaken, open_chain, open_log, table_names
+from penstock.changelog.visitor import find_table, is_overtaken, open_log, table_names
 from penstock.errors import StateError
 from penstock.model.table import TableId, TableName
 
 ORDERS = orders()
 
 
+@pytest.fixture(params=PLACES)
+def log_place(request: pytest.FixtureRequest) -> LogPlace:
+    return make_place(request)
+
+
 def test_a_folder_without_a_log_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="there is no change log in") as raised:
-        open_log(tmp_path / "nowhere")
+        open_log(Folder.on_disk(tmp_path / "nowhere"))
     assert "penstock run" in raised.value.remedy
     assert "--log" in raised.value.remedy
 
 
 def test_a_reader_is_overtaken_when_what_it_would_read_next_is_gone(written_log: WrittenLog) -> None:
     written_log.commit(Did(ORDERS, "I", row(1)))
-    reader = open_log(written_log.root)
+    reader = open_log(written_log.folder)
     written_log.commit(Did(ORDERS, "I", row(2)))
     assert not is_overtaken(reader)
     last = written_log.commit(Did(ORDERS, "I", row(3)))
     written_log.trim(last)
     assert is_overtaken(reader)
-    assert [entry.sequence for entry in open_log(written_log.root).entries] == [3]
+    assert [entry.sequence for entry in open_log(written_log.folder).entries] == [3]
 
 
 def test_a_reader_that_has_seen_and_forgotten_all_is_not_overtaken(written_log: WrittenLog) -> None:
     written_log.commit(Did(ORDERS, "I", row(1)))
-    reader = open_log(written_log.root)
+    reader = open_log(written_log.folder)
     reader.forget(reader.end_lsn)
     written_log.commit(Did(ORDERS, "I", row(2)))
     written_log.trim(written_log.entries[0].end_lsn)
@@ -55,30 +61,29 @@ def test_a_trim_between_listing_and_reading_is_noticed(
 
         is_first = True
 
-        def _first_sequence(self) -> int:
-            found = super()._first_sequence()
+        def poll(self, last_number: int | None = None) -> bool:
             if Trimmed.is_first:
                 Trimmed.is_first = False
                 written_log.trim(last)
-            return found
+            return super().poll(last_number)
 
     monkeypatch.setattr(visitor, "LogReader", Trimmed)
-    assert [entry.sequence for entry in open_log(written_log.root).entries] == [2]
+    assert [entry.sequence for entry in open_log(written_log.folder).entries] == [2]
 
 
 def test_the_parts_of_an_open_transaction_can_be_looked_at(written_log: WrittenLog) -> None:
     written_log.commit(Did(ORDERS, "I", row(1)))
     written_log.commit(Did(ORDERS, "I", row(2)), is_complete=False)
     written_log.commit(Did(ORDERS, "I", row(3)), is_complete=False)
-    reader = open_log(written_log.root)
+    reader = open_log(written_log.folder)
     assert [entry.sequence for entry in reader.entries] == [1]
-    assert [entry.sequence for entry in open_chain(reader)] == [2, 3]
+    assert [entry.sequence for entry in reader.open_chain] == [2, 3]
 
 
 def test_a_table_keeps_its_names_with_the_newest_last(written_log: WrittenLog) -> None:
     written_log.commit(Did(ORDERS, "I", row(1)))
     written_log.commit(Did(orders(name="purchases"), "I", row(2)))
-    names = table_names(written_log.root)
+    names = table_names(written_log.folder)
     assert names == {ORDERS.id: [TableName("public", "orders"), TableName("public", "purchases")]}
 
 

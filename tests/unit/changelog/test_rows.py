@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.changelog.entry import DataFile
-from penstock.changelog.files import write_files
+from penstock.changelog.entry import DataFile, empty_entry
+from penstock.changelog.files import write_data
 from penstock.changelog.folder import Folder
 from penstock.changelog.rows import convert_rows, log_schema, pack_rows, read_rows, unpack_rows
 from penstock.changelog.segment import Segment
@@ -100,12 +100,15 @@ def with_dates(table: int, *texts_: Text) -> tuple[TableSchema, pa.RecordBatch]:
     return schema, text_batch(schema, changes)
 
 
+def write_files(root: Path, segment: Segment) -> tuple[DataFile, ...]:
+    return write_data(Folder.on_disk(root), segment, empty_entry(1, "0" * 32, Lsn(1)), DEFAULT_POLICIES).files
+
+
 def write(root: Path, tables: list[tuple[TableSchema, pa.RecordBatch]]) -> tuple[DataFile, ...]:
     segment = Segment()
     for schema, batch in tables:
         segment.add_rows(schema, 1, batch)
-    Folder(root).make("place")
-    return write_files(Folder(root), "place", segment, DEFAULT_POLICIES)
+    return write_files(root, segment)
 
 
 def test_typed_and_shared_files_give_equal_tables(tmp_path: Path) -> None:
@@ -114,8 +117,8 @@ def test_typed_and_shared_files_give_equal_tables(tmp_path: Path) -> None:
     shared, *_ = write(tmp_path / "shared", [(schema, batch), *(with_dates(table, None) for table in range(2, 40))])
     assert (typed.is_shared, shared.is_shared, typed.problem) == (False, True, None)
     expected = pa.Table.from_batches([convert_rows(batch, schema, DEFAULT_POLICIES)])
-    assert_equal(read_rows(tmp_path / "typed", typed, schema, DEFAULT_POLICIES), expected)
-    assert_equal(read_rows(tmp_path / "shared", shared, schema, DEFAULT_POLICIES), expected)
+    assert_equal(read_rows(Folder.on_disk(tmp_path / "typed"), typed, schema, DEFAULT_POLICIES), expected)
+    assert_equal(read_rows(Folder.on_disk(tmp_path / "shared"), shared, schema, DEFAULT_POLICIES), expected)
 
 
 @pytest.mark.parametrize("policy", [SpecialValues.NULL, SpecialValues.CLAMP])
@@ -125,10 +128,10 @@ def test_a_file_of_text_is_converted_by_the_policy_of_its_reader(tmp_path: Path,
     assert file.problem is not None
     assert "public.t1, column day" in file.problem
     with pytest.raises(UnconvertibleValueError):
-        read_rows(tmp_path, file, schema, DEFAULT_POLICIES)
+        read_rows(Folder.on_disk(tmp_path), file, schema, DEFAULT_POLICIES)
     other = ValuePolicies(policy)
     expected = pa.Table.from_batches([convert_rows(batch, schema, other)])
-    assert_equal(read_rows(tmp_path, file, schema, other), expected)
+    assert_equal(read_rows(Folder.on_disk(tmp_path), file, schema, other), expected)
 
 
 def test_every_form_of_a_table_without_columns_is_read_back(tmp_path: Path) -> None:
@@ -137,20 +140,22 @@ def test_every_form_of_a_table_without_columns_is_read_back(tmp_path: Path) -> N
     [own] = write(tmp_path / "own", [(schema, batch)])
     shared, *_ = write(tmp_path / "shared", [(schema, batch), *(with_dates(table, None) for table in range(2, 40))])
     expected = pa.Table.from_batches([batch])
-    assert_equal(read_rows(tmp_path / "own", own, schema, DEFAULT_POLICIES), expected)
-    assert_equal(read_rows(tmp_path / "shared", shared, schema, DEFAULT_POLICIES), expected)
+    assert_equal(read_rows(Folder.on_disk(tmp_path / "own"), own, schema, DEFAULT_POLICIES), expected)
+    assert_equal(read_rows(Folder.on_disk(tmp_path / "shared"), shared, schema, DEFAULT_POLICIES), expected)
 
 
 def one_file(root: Path) -> DataFile:
-    Folder(root).make("place")
     segment = make_segment(10, [(str(number).encode(), b"v" * number) for number in range(50)])
-    [file] = write_files(Folder(root), "place", segment, DEFAULT_POLICIES)
+    [file] = write_files(root, segment)
     return file
 
 
 def test_a_flipped_bit_in_the_data_is_found_and_the_file_is_named(tmp_path: Path) -> None:
     file = one_file(tmp_path)
-    path, expected = tmp_path / file.path, read_rows(tmp_path, one_file(tmp_path), two_column_table(), DEFAULT_POLICIES)
+    path, expected = (
+        tmp_path / file.path,
+        read_rows(Folder.on_disk(tmp_path), one_file(tmp_path), two_column_table(), DEFAULT_POLICIES),
+    )
     written = path.read_bytes()
     footer = len(written) - 8 - int.from_bytes(written[-8:-4], "little")
     found = 0
@@ -158,7 +163,7 @@ def test_a_flipped_bit_in_the_data_is_found_and_the_file_is_named(tmp_path: Path
         path.write_bytes(written[:place] + bytes([written[place] ^ 0x10]) + written[place + 1 :])
         try:
             # Where it is not found it changes nothing: a page's header has more than a reader needs.
-            assert_equal(read_rows(tmp_path, file, two_column_table(), DEFAULT_POLICIES), expected)
+            assert_equal(read_rows(Folder.on_disk(tmp_path), file, two_column_table(), DEFAULT_POLICIES), expected)
         except LogDamagedError as error:
             assert file.path in error.message  # noqa: PT017
             found += 1
@@ -168,11 +173,11 @@ def test_a_flipped_bit_in_the_data_is_found_and_the_file_is_named(tmp_path: Path
 def test_a_file_with_other_columns_or_rows_than_the_manifest_says_is_damaged(tmp_path: Path) -> None:
     file, schema = one_file(tmp_path), two_column_table()
     with pytest.raises(LogDamagedError, match=f"{file.path}.*50 rows instead of 49"):
-        read_rows(tmp_path, replace(file, rows=49), schema, DEFAULT_POLICIES)
+        read_rows(Folder.on_disk(tmp_path), replace(file, rows=49), schema, DEFAULT_POLICIES)
     renamed = TableSchema(schema.id, schema.name, (schema.columns[0], Column("w", simple_type(Kind.TEXT))))
     assert log_schema(renamed) != log_schema(schema)
     with pytest.raises(LogDamagedError, match=f"{file.path}.*other columns"):
-        read_rows(tmp_path, file, renamed, DEFAULT_POLICIES)
+        read_rows(Folder.on_disk(tmp_path), file, renamed, DEFAULT_POLICIES)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PAR1", b"PAR1" + bytes(100) + b"PAR1"])
@@ -182,4 +187,4 @@ def test_a_file_that_is_no_file_of_ours_is_named(tmp_path: Path, content: bytes 
     if content is not None:
         (tmp_path / file.path).write_bytes(content)
     with pytest.raises(LogDamagedError, match=file.path):
-        read_rows(tmp_path, file, two_column_table(), DEFAULT_POLICIES)
+        read_rows(Folder.on_disk(tmp_path), file, two_column_table(), DEFAULT_POLICIES)

@@ -285,9 +285,9 @@ def test_a_folder_without_a_log_is_named(
 def test_a_log_of_another_format_is_refused(
     command: list[str], log: WrittenLog, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (log.root / "LOG.json").write_bytes(with_checksum({"format": 99}))
+    (log.root / "LOG-000000000001.json").write_bytes(with_checksum({"format": 99}))
     err = refused(capsys, 1, *command, "--log", str(log.root))
-    assert "LOG.json has format 99" in err
+    assert "LOG-000000000001.json has format 99" in err
     assert "Run the version of Penstock that wrote the log" in err
 
 
@@ -320,16 +320,17 @@ def test_verify_says_that_a_log_is_sound(log: WrittenLog, capsys: pytest.Capture
 
 def test_verify_names_each_damaged_file_and_exits_with_1(log: WrittenLog, capsys: pytest.CaptureFixture[str]) -> None:
     (log.root / "entries/000000000004.json").write_text("torn")
-    (log.root / log.entries[0].files[0].path).unlink()
+    missing = log.entries[0].files[0].path
+    (log.root / missing).unlink()
     code, out, _ = ended(capsys, "verify", "--log", str(log.root))
     assert code == 1
     assert "✗ entries/000000000004.json fails its checksum" in out
-    assert "✗ data/000000000001/16385-1.parquet is missing" in out
+    assert f"✗ {missing} is missing" in out
     code, out, _ = ended(capsys, "verify", "--log", str(log.root), "--output", "json")
     assert code == 1
     assert {each["path"] for each in json.loads(out)["damaged"]} == {
         "entries/000000000004.json",
-        "data/000000000001/16385-1.parquet",
+        missing,
     }
 
 
@@ -337,9 +338,9 @@ def test_verify_names_each_damaged_file_and_exits_with_1(log: WrittenLog, capsys
 
 
 def tail_of(log: WrittenLog, position: int | None = None) -> Tail:
-    reader = open_log(log.root)
+    reader = open_log(log.folder)
     start = reader.end_lsn if position is None else type(reader.end_lsn)(position)
-    return Tail(reader, start, None, ValuePolicies(), ChangePrinter(NewestNames(log.root), as_json=True))
+    return Tail(reader, start, None, ValuePolicies(), ChangePrinter(NewestNames(log.folder), as_json=True))
 
 
 def stepped(tail: Tail, capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -18,7 +18,7 @@ from penstock.wire.pgoutput import LogicalMessage
 
 
 def files_of(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
 def large_frame(size: int) -> bytes:

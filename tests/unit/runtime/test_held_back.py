@@ -7,6 +7,7 @@ from typing import Any
 
 from plugins.written_log import Did, WrittenLog, orders, row
 
+from penstock.changelog.folder import Folder
 from penstock.changelog.retention import Retention
 from penstock.changelog.visitor import open_log
 from penstock.destinations.memory import MemoryDestination
@@ -33,7 +34,7 @@ class Worker:
     def __init__(self, log: WrittenLog, max_log_bytes: int) -> None:
         self.sent: list[Command] = []
         self.tables = Tables(MemoryStore())
-        view = LogView(open_log(log.root), ValuePolicies(), no_spark)
+        view = LogView(open_log(log.folder), ValuePolicies(), no_spark)
         self._worker = ApplyWorker(
             Applier(view, self.tables, MemoryDestination()),
             FailurePolicy(self.tables, delay_ms=1, max_attempts=1),
@@ -111,6 +112,8 @@ def test_a_stopped_table_that_claims_half_of_the_log_is_passed_over(written_log:
 
 def test_the_receiver_is_told_what_to_keep(tmp_path: Path) -> None:
     address = SourceAddress(host="localhost", port=5432, dbname="d", user="u")
-    settings = ReceiverSettings(address, "s", "p", tmp_path, keep_ms=5, keep_bytes=6, max_log_bytes=7)
+    settings = ReceiverSettings(
+        address, "s", "p", Folder.on_disk(tmp_path), tmp_path, keep_ms=5, keep_bytes=6, max_log_bytes=7
+    )
     told = ReceiverSettings.from_line(settings.to_line())
     assert told.retention == Retention(keep_ms=5, keep_bytes=6, max_bytes=7)
