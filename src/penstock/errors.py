@@ -104,7 +104,10 @@ REMEDIES: dict[ErrorKind, tuple[Retry, str]] = {
         "Restore the change log's folder from a copy, or drop the pipeline's state to copy anew.",
     ),
     ErrorKind.LOG_GAP: (Retry.NEVER, "The change log no longer holds what the table needs: it must be copied anew."),
-    ErrorKind.LOG_IO: (Retry.TIMED, "Free space, or mend access, where state_dir points."),
+    ErrorKind.LOG_IO: (
+        Retry.TIMED,
+        "Free space, or mend access, where the change log is: state_dir, or pipeline.log.location.",
+    ),
     ErrorKind.DESTINATION_UNAVAILABLE: (Retry.TIMED, "The destination did not answer; it is tried again."),
     ErrorKind.DESTINATION_PERMISSION_DENIED: (Retry.MANUAL, "Give the process write access to the destination."),
     ErrorKind.DESTINATION_CONFLICT: (Retry.TIMED, "Another writer committed first; it is tried again."),

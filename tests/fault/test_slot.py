@@ -228,11 +228,13 @@ def test_a_receiver_that_hangs_blocks_neither_the_driver_nor_its_end(
     capture.publish(TABLE)
     entries: list[int] = []
     failures: list[Exception] = []
-    watch = ReceiverSupervisor(capture.settings(), on_entry=entries.append, on_failure=failures.append)
+    watch = ReceiverSupervisor(
+        capture.settings(), on_entry=lambda _, events: entries.append(events), on_failure=failures.append
+    )
     watch.start()
     try:
         write(capture.database)
-        wait_until(lambda: entries, "the receiver to write", PATIENCE_S)
+        wait_until(lambda: any(entries), "the receiver to write", PATIENCE_S)
         assert watch.pid is not None
         os.kill(watch.pid, signal.SIGSTOP)
         for position in range(10_000):  # several times what a pipe holds

@@ -13,11 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from penstock.contract.files import Files, NewFile
-from penstock.errors import ErrorKind, PenstockError
+from penstock.errors import ConfigError, ErrorKind, PenstockError
 from penstock.storage.local import LOCAL
+from penstock.storage.place import check_writable
 from penstock.storage.s3 import S3Files, S3Settings
 
 _BUCKET = re.compile(r"s3a?://(?P<bucket>[^/]+)/+(?P<folder>.*[^/])/*")
@@ -137,14 +139,26 @@ def _placed(folder: Folder) -> tuple[Files, str]:
         return LOCAL, LOCAL.path(location).rstrip("/")
     found = _BUCKET.fullmatch(location)
     if found is None:
-        raise PenstockError(
-            f"the change log cannot be at {location}",
-            kind=ErrorKind.CONFIG,
-            remedy="Name a folder, local or mounted, or s3://bucket/folder.",
+        raise ConfigError(
+            f"a change log cannot be at {location}", remedy="Name a folder, local or mounted, or s3://bucket/folder."
         )
-    import obstore  # noqa: F401  (what is not installed is missed before anything is written)
-
+    if find_spec("obstore") is None:
+        raise ConfigError(
+            "a change log in a bucket needs the Python package obstore, which is not installed",
+            remedy="Run: pip install 'penstock[s3]'",
+        )
     return S3Files(found["bucket"], folder.s3 or S3Settings()), found["folder"]
+
+
+def require_place(folder: Folder) -> None:
+    """Refuse a place where a log cannot be written, or where it would not be safe from a second writer."""
+    with folder.errors(""):
+        is_safe = check_writable(folder.files, folder.path())
+    if not is_safe:
+        raise ConfigError(
+            f"at {folder} one writer can overwrite what another has just written: no change log is safe there",
+            remedy="Use a store that honours If-None-Match: * in a PUT, as S3 does, or a file system with hard links.",
+        )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
+from penstock.changelog.folder import require_place
 from penstock.cli import console, wiring
 from penstock.cli.liveness import replicator_pid
 from penstock.cli.setup import require_pyspark
@@ -20,6 +21,7 @@ from penstock.postgres.connection import SourceAddress, connect
 from penstock.postgres.preflight import APPLICATION_NAME, Finding, Level, check_source
 from penstock.postgres.slot import SlotState, read_slot
 from penstock.replication.life import after_restart
+from penstock.runtime.source import log_folder
 from penstock.spark.java import find_java_home, java_version
 from penstock.spark.lazy import LazySession
 from penstock.store.memory import MemoryStore
@@ -44,6 +46,8 @@ def run_check(path: Path | None, *, as_json: bool, with_spark: bool) -> bool:
 def findings(config: ReplicatorConfig, *, with_spark: bool) -> Iterator[Finding]:
     """Yield the findings as they are made, those on which others depend first."""
     yield _check_state_dir(config.state_dir)
+    if config.pipeline.log.location is not None:
+        yield _attempt("log", lambda: _try_log(config))
     yield from _check_source(config)
     yield _check_destination(config)
     yield from _check_spark(config, starts_it=with_spark)
@@ -80,6 +84,14 @@ def _check_state_dir(state_dir: Path) -> Finding:
     return _attempt("state_dir", lambda: _require_writable(state_dir))
 
 
+def _try_log(config: ReplicatorConfig) -> str:
+    folder = log_folder(config.pipeline.log, config.state_dir)
+    if folder.is_local:
+        return _require_writable(Path(folder.path()))
+    require_place(folder)
+    return f"{folder} can be written"
+
+
 def _require_writable(folder: Path) -> str:
     """Look at the nearest folder that exists: a check leaves nothing behind."""
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -87,7 +99,7 @@ def _require_writable(folder: Path) -> str:
         raise PenstockError(
             f"{folder} cannot be written: {nearest} is not a folder in which this process may write",
             kind=ErrorKind.LOG_IO,
-            remedy="Give the process write access there, or set state_dir to another folder.",
+            remedy="Give the process write access there, or set state_dir or pipeline.log.location to another.",
         )
     return f"{folder} can be written" if nearest == folder else f"{folder} can be created"
 

@@ -30,6 +30,7 @@ from penstock.errors import StateError
 from penstock.model.policy import ValuePolicies
 from penstock.model.table import TableId
 from penstock.runtime.report import read_report
+from penstock.runtime.source import log_folder
 
 _LISTED = 100
 """Entries that people are shown unless they ask for more: a page or two."""
@@ -40,20 +41,27 @@ class Located:
     """A log, the folder that it belongs to, and how its values are to be read."""
 
     folder: Folder
-    state_dir: Path
+    state_dir: Path | None
+    """None if only the log is known."""
     policies: ValuePolicies
+
+    @property
+    def report(self) -> dict[str, Any] | None:
+        """What the replicator last said of itself, where that is known."""
+        return None if self.state_dir is None else read_report(self.state_dir)
 
     def table(self, name: str | None) -> TableId | None:
         """Look a table up, if one is named."""
         return find_table(table_names(self.folder), name) if name else None
 
 
-def locate(config: Path | None, log: Path | None) -> Located:
+def locate(config: Path | None, log: str | None) -> Located:
     """Find the log: a folder that is named, or that of a configuration file."""
     if log is not None:
-        return Located(Folder.on_disk(log), log.parent, ValuePolicies())
+        return Located(Folder(log), None if "://" in log else Path(log).parent, ValuePolicies())
     settings = ReplicatorConfig.load(config)
-    return Located(Folder.on_disk(settings.state_dir / "log"), settings.state_dir, settings.pipeline.value_policies)
+    folder = log_folder(settings.pipeline.log, settings.state_dir)
+    return Located(folder, settings.state_dir, settings.pipeline.value_policies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +136,7 @@ def _listing(
         view.entry_line(entry, names, table, is_open=entry.sequence >= reader.next_sequence)
         for entry in (shown[-kept:] if kept else shown)
     ]
-    return Listing(located.folder, reader, entries, lines, read_report(located.state_dir))
+    return Listing(located.folder, reader, entries, lines, located.report)
 
 
 def _touches(entry: Entry, table: TableId) -> bool:

@@ -21,6 +21,7 @@ from penstock.model.policy import ValuePolicies
 from penstock.model.table import TableId, TableName
 
 _POLL_S = 0.1  # a new entry is then seen within half a second on a busy machine too
+_POLL_BUCKET_S = 1.0  # where every look is a few requests
 
 
 class NewestNames:
@@ -102,14 +103,12 @@ class Tail:
         pause = threading.Event()
         while True:
             self.step()
-            pause.wait(_POLL_S)
+            pause.wait(_POLL_S if self._reader.folder.is_local else _POLL_BUCKET_S)
 
     def step(self) -> None:
         """Print what has come since the last time."""
-        if is_overtaken(self._reader):
+        if not self._reader.poll() and is_overtaken(self._reader):
             self._reader = open_log(self._reader.folder)
-        else:
-            self._reader.poll()
         if self._reader.start_lsn > self._position:
             self._skip_to(self._reader.start_lsn)
         end = self._reader.end_lsn

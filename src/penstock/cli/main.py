@@ -277,8 +277,8 @@ log_app = typer.Typer(
 )
 app.add_typer(log_app)
 LogOption = Annotated[
-    Path | None,
-    typer.Option("--log", help="The log's folder.", show_default="state_dir/log of the file", metavar="PATH"),
+    str | None,
+    typer.Option("--log", help="The log's folder, or its URL.", show_default="the file's", metavar="PATH"),
 ]
 LogTableOption = Annotated[
     str | None, typer.Option("--table", "-t", help="Only this one: schema.table, table, or its oid.", metavar="TABLE")

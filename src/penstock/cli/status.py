@@ -15,7 +15,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.changelog.folder import Folder
 from penstock.changelog.header import read_header
 from penstock.cli import console, wiring
 from penstock.cli.liveness import replicator_pid
@@ -29,6 +28,7 @@ from penstock.model.table import TableId
 from penstock.postgres.connection import connect, source_errors
 from penstock.postgres.slot import read_slot
 from penstock.runtime.report import TableReport, read_report, read_table_report
+from penstock.runtime.source import log_folder
 
 COPYING = "data_sync"
 _WATCH_S = 2.0
@@ -166,7 +166,7 @@ def _phase_fields(phase: Phase) -> dict[str, Any]:
 
 def _log_start(config: ReplicatorConfig) -> str | None:
     with contextlib.suppress(PenstockError):  # no log yet, or one that `penstock log verify` can tell more of
-        return str(read_header(Folder.on_disk(config.state_dir / "log")).start_lsn)
+        return str(read_header(log_folder(config.pipeline.log, config.state_dir)).start_lsn)
     return None
 
 

@@ -19,6 +19,7 @@ from penstock.runtime.pipeline import Pipeline
 from penstock.runtime.source import source_address
 from penstock.spark.lazy import LazySession
 from penstock.spark.session import SparkSettings
+from penstock.storage.place import s3_settings
 from penstock.storage.s3 import S3Settings
 from penstock.store.memory import MemoryStore
 from penstock.store.sqlite import SQLiteStore
@@ -149,16 +150,7 @@ def _upkeep(config: UpkeepConfig) -> UpkeepPolicy:
 
 
 def _s3_settings(config: S3Config | None) -> S3Settings | None:
-    if config is None:
-        return None
-    secret, token = config.secret_access_key, config.session_token
-    return S3Settings(
-        config.endpoint,
-        config.region,
-        config.access_key_id,
-        None if secret is None else secret.get_secret_value(),
-        None if token is None else token.get_secret_value(),
-    )
+    return None if config is None else s3_settings(config)
 
 
 def source_of(config: ReplicatorConfig) -> SourceAddress:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     NonNegativeInt,
@@ -19,12 +20,14 @@ from pydantic import (
 
 from penstock.config.connection import PgConnectionConfig
 from penstock.config.load import load
-from penstock.config.model import ConfigModel
+from penstock.config.model import ConfigModel, PathOrUrl, is_url
+from penstock.config.s3 import S3Config
 from penstock.config.table_sync_copy import TableSyncCopySetting
 from penstock.model.policy import ValuePolicies
 from penstock.model.special import SpecialValues
 from penstock.model.table import PipelineId
 
+_BUCKET = re.compile(r"s3a?://[^/]+/+[^/]")
 _ID = re.compile(r"[a-z0-9_]{1,32}\Z")
 # A column's full name has two dots at least; names may have more of their own.
 _COLUMN_DOTS = 2
@@ -43,6 +46,12 @@ def _parse_special_values(value: object) -> object:
     return {"policy": value} if isinstance(value, str) else value
 
 
+def _require_folder(location: str) -> str:
+    if is_url(location) and _BUCKET.match(location) is None:
+        raise ValueError("must be a folder of a disk, or of a bucket: s3://bucket/folder")
+    return location
+
+
 class BatchConfig(ConfigModel):
     """When changes that were received become a segment of the log, which is when a destination can have them."""
 
@@ -54,8 +63,12 @@ class BatchConfig(ConfigModel):
 
 
 class LogConfig(ConfigModel):
-    """How much of the change log is kept."""
+    """Where the change log is, and how much of it is kept."""
 
+    location: Annotated[PathOrUrl, AfterValidator(_require_folder)] | None = None
+    """A folder, local or mounted, or `s3://bucket/folder`. Left out, it is `log` in `state_dir`."""
+    s3: S3Config = S3Config()
+    """How the bucket is reached, if the log is in one."""
     max_bytes: PositiveInt = 10 << 30
     """When the log reaches this the receiver stops reading and the source keeps its WAL: 10 GiB fits most disks.
     Tables that stopped with an error may claim half of it, so that they can go on without a copy."""

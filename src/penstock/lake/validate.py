@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 
-from penstock.contract.files import Files
 from penstock.errors import DestinationError, ErrorKind
 from penstock.lake.layout import Layout
 from penstock.model.mode import TableMode
@@ -38,16 +36,6 @@ def _remedy(layout: Layout, destination: str) -> str:
             f" the mode current in destination.{destination}.modes."
         )
     return f"Set destination.{destination}.cdc_columns to false, or rename the column at the source."
-
-
-def check_writable(files: Files, folder: str) -> bool:
-    """Write a file into a lake's folder, and tell whether a second writer is refused its name."""
-    probe = f"{folder.rstrip('/')}/.penstock-probe-{uuid.uuid4().hex}"
-    files.make_folder(folder)
-    try:
-        return files.put_if_absent(probe, b"penstock") and not files.put_if_absent(probe, b"another")
-    finally:
-        files.remove(probe)
 
 
 def check_mode(schema: TableSchema, wanted: TableMode, found: TableMode) -> None:

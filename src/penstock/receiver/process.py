@@ -48,6 +48,7 @@ _LULL_S = 0.05
 _LEAST_DATA_BYTES = 64 << 20
 _LEAST_BLOCK_BYTES = 64 << 10
 _M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 4 << 20  # of mallopt(3)
+_TRIM_PAUSE_S = 5.0  # in a bucket, where a trim is three requests however much goes with it
 _OWN_BYTES = 48 << 20  # what the process may grow by its own, beside the data
 _PUBLICATION_NOT_LOADED = b"RLoadPublications\0"  # where the server says so: its words may be in any language
 _WAL_SENDER_TIMEOUT = "select setting::int from pg_catalog.pg_settings where name = 'wal_sender_timeout'"  # in ms
@@ -88,6 +89,7 @@ class Receiver:
             # Text takes a little more than the bytes it came in.
             max_rows_bytes=min(2 * self._max_bytes, data_bytes // 6),
             retention=settings.retention,
+            trim_pause_s=0.0 if settings.log.is_local else _TRIM_PAUSE_S,
         )
         block_bytes = min(BLOCK_BYTES, max(_LEAST_BLOCK_BYTES, self._max_bytes))
         self._intake = Intake(writer.end_lsn, self._meet_other_frame, block_bytes)
@@ -325,7 +327,13 @@ class Receiver:
 
     def _tell_entry(self, entry: Entry) -> None:
         events = sum(file.rows for file in entry.files) + len(entry.truncates)
-        self._emit("entry", sequence=entry.sequence, end_lsn=str(entry.end_lsn), events=events)
+        self._emit(
+            "entry",
+            sequence=entry.sequence,
+            is_complete=entry.is_complete,
+            end_lsn=str(entry.end_lsn),
+            events=events,
+        )
 
     def _finish(self) -> None:
         self._heartbeat.stop()

@@ -55,6 +55,7 @@ class Recorder:
         max_blocks_bytes: int,
         max_rows_bytes: int,
         retention: Retention,
+        trim_pause_s: float = 0.0,
     ) -> None:
         self._writer = writer
         self._decoder = decoder
@@ -66,6 +67,8 @@ class Recorder:
         self._blocks_bytes = 0
         self._rows_bytes = 0
         self._retention = retention
+        self._trim_pause_s = trim_pause_s
+        self._trim_due = 0.0
         self._needed = NOWHERE
         self._error: BaseException | None = None
         self.durable_lsn = writer.end_lsn
@@ -167,11 +170,16 @@ class Recorder:
         entry = self._writer.append(segment, end_lsn=end_lsn)
         self.is_chain_open = end_lsn is None
         self.durable_lsn = self._writer.end_lsn
+        self.size_bytes = self._writer.size_bytes
         # Trimmed before the size is told: what is only kept for replay gives way before the log is full.
         self._trim()
         self._on_entry(entry)
 
     def _trim(self) -> None:
         """Remove what is neither needed nor kept; asked often, since time alone makes entries go."""
+        now, max_bytes = time.monotonic(), self._retention.max_bytes
+        if now < self._trim_due and (max_bytes is None or self.size_bytes < max_bytes // 2):
+            return
+        self._trim_due = now + self._trim_pause_s
         self._writer.trim(self._needed, self._retention, now_us=time.time_ns() // 1000)
         self.size_bytes = self._writer.size_bytes

@@ -81,6 +81,7 @@ class ApplyWorker:
         self._max_log_bytes = max_log_bytes
         self._acknowledges_staged = acknowledges_staged
         self._log = get_logger(worker="apply")
+        self._heard_of = self._looked_up_to = 0
         self._wakened = threading.Event()
         self._stopping = threading.Event()
         self._pool = ThreadPoolExecutor(parallel_tables, thread_name_prefix="apply")
@@ -89,8 +90,13 @@ class ApplyWorker:
         self.held_by: tuple[Need, ...] = ()
         """Those that the log still waits for."""
 
+    def hear_of(self, sequence: int) -> None:
+        """Look at the log now: the receiver has written an entry."""
+        self._heard_of = max(self._heard_of, sequence)
+        self.wake()
+
     def wake(self) -> None:
-        """Look at the log now: there is something new."""
+        """Look now whether there is something to do."""
         self._wakened.set()
 
     def stop(self) -> None:
@@ -111,12 +117,20 @@ class ApplyWorker:
             self._acknowledge()
 
     def _step(self) -> None:
-        self._reader.poll()
+        self._look()
         self._collect()
         self._retry()
         self._hand_over()
         self._dispatch()
         self._acknowledge()
+
+    def _look(self) -> None:
+        """See what is new in the log; in a bucket, where every look is a request, only what was heard of."""
+        if self._reader.folder.is_local:
+            self._reader.poll()
+        elif self._heard_of > self._looked_up_to:
+            self._looked_up_to = self._heard_of
+            self._reader.poll(self._looked_up_to)
 
     def _hand_over(self) -> None:
         """Give every table that waits for it the position from which the apply worker takes over."""

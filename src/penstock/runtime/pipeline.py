@@ -10,7 +10,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.changelog.folder import Folder
 from penstock.changelog.reader import LogReader
 from penstock.config.pipeline import PipelineConfig
 from penstock.contract import Destination, Maintained, Moded, Positioned, Store
@@ -31,7 +30,7 @@ from penstock.runtime.copy import Copier, CopySettings
 from penstock.runtime.failure import FailurePolicy
 from penstock.runtime.lock import lock_state_dir
 from penstock.runtime.report import PipelineReport, held_back, now, table_report, write_report
-from penstock.runtime.source import SlotAndLog, source_address
+from penstock.runtime.source import SlotAndLog, log_folder, source_address
 from penstock.runtime.supervisor import ReceiverSupervisor
 from penstock.runtime.sync import SyncSettings, TableSync
 from penstock.runtime.tables import Tables
@@ -72,7 +71,7 @@ class Pipeline:
     ) -> None:
         self._config = config
         self._state_dir = Path(state_dir)
-        self._log_folder = Folder.on_disk(self._state_dir / "log")
+        self._log_folder = log_folder(config.log, self._state_dir)
         self._destination = destination
         self._failpoints = failpoints
         self._log = get_logger(pipeline=str(config.id))
@@ -184,7 +183,7 @@ class Pipeline:
         self._cleanup.callback(self._destination.shutdown)
         self._take_up(published)
         self._supervisor = ReceiverSupervisor(
-            self._receiver_settings(), on_entry=self._count_entry, on_failure=self._fail
+            self._receiver_settings(), on_entry=self._hear_of_entry, on_failure=self._fail
         )
         failures = FailurePolicy(
             tables, delay_ms=config.table_error_retry_delay_ms, max_attempts=config.table_error_retry_max_attempts
@@ -312,9 +311,9 @@ class Pipeline:
         self._command = command
         self._supervisor.send(command)
 
-    def _count_entry(self, events: int) -> None:
+    def _hear_of_entry(self, sequence: int, events: int) -> None:
         self._received_events += events
-        self._apply.wake()
+        self._apply.hear_of(sequence)
 
     def _has_passed(self, target: Lsn) -> bool:
         states = self._tables.all()

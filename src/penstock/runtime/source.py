@@ -10,16 +10,25 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from penstock.changelog.folder import Folder
+from penstock.changelog.folder import Folder, require_place
 from penstock.changelog.header import read_header
 from penstock.changelog.reader import LogReader
 from penstock.changelog.visitor import open_log
 from penstock.changelog.writer import create_log, drop_log
 from penstock.config.connection import PgConnectionConfig, is_pem
+from penstock.config.pipeline import LogConfig
 from penstock.errors import ErrorKind, LogDamagedError, PenstockError, SourceError
 from penstock.model.lsn import Lsn
 from penstock.postgres.connection import SourceAddress, connect, source_errors
 from penstock.postgres.slot import SlotState, create_slot, drop_slot, read_slot
+from penstock.storage.place import s3_settings
+
+
+def log_folder(config: LogConfig, state_dir: Path) -> Folder:
+    """Return where the change log is."""
+    if config.location is None:
+        return Folder.on_disk(state_dir / "log")
+    return Folder(config.location, s3_settings(config.s3) if "://" in config.location else None)
 
 
 def source_address(config: PgConnectionConfig, state_dir: Path) -> SourceAddress:
@@ -82,6 +91,7 @@ class SlotAndLog:
         A slot that is gone or was invalidated, or has moved past the end of the log, means that
         changes are lost: that is an error, never a quiet new beginning.
         """
+        require_place(self.log)
         with closing(connect(self.address, application_name="penstock setup")) as connection:
             state = read_slot(connection, self.slot)
             with source_errors("identifying the source"):
@@ -128,7 +138,7 @@ class SlotAndLog:
             raise LogDamagedError(
                 f"the change log in {self.log} belongs to another database cluster than {self.address}",
                 kind=ErrorKind.LOG_GAP,
-                remedy="Point pg_connection at the cluster it came from, or give this pipeline another state_dir.",
+                remedy="Point pg_connection at the cluster it came from, or give this pipeline another log.",
             )
 
     def _require_no_gap(self, confirmed: Lsn, end_lsn: Lsn) -> None:

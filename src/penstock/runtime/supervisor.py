@@ -31,7 +31,7 @@ class ReceiverSupervisor:
         self,
         settings: ReceiverSettings,
         *,
-        on_entry: Callable[[int], None],
+        on_entry: Callable[[int, int], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._settings = settings
@@ -144,7 +144,8 @@ class ReceiverSupervisor:
     def _hear(self, event: dict[str, Any]) -> PenstockError | None:
         match event["event"]:
             case "entry":
-                self._on_entry(event["events"])
+                # Of a part of a transaction there is nothing to see yet.
+                self._on_entry(event["sequence"] if event["is_complete"] else 0, event["events"])
             case "log_full" | "log_has_room":
                 self.is_log_full = event["event"] == "log_full"
                 self._log.warning("change log is full" if self.is_log_full else "change log has room again")

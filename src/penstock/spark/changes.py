@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from penstock import failpoint
 from penstock.changelog.entry import DataFile
 from penstock.changelog.reader import LogReader
-from penstock.changelog.rows import check_footer, log_schema, read_parquet, rows_of
+from penstock.changelog.rows import check_footer, log_schema, read_parquet, read_rows, rows_of
 from penstock.contract import columns as log
 from penstock.errors import ErrorKind, SourceError
 from penstock.model.cell import UNCHANGED, Cell, OldRow, OldRowKind, TableRow, UpdatedRow
@@ -138,18 +138,40 @@ class LogChanges:
     @property
     def frame(self) -> DataFrame:
         """The changes as a lazy DataFrame, in no particular order."""
-        from pyspark.sql import functions as f
         from pyspark.sql.pandas.types import from_arrow_schema
 
         spark = self.view.spark()
+        if not self.view.reader.folder.is_local:
+            return self._between(self._read_by_tasks(spark))
         typed = [self._checked_path(file) for file in self.files if not _is_text(file)]
         frame = spark.read.schema(from_arrow_schema(self._arrow_schema)).parquet(*typed) if typed else None
         if len(typed) < len(self.files):
             texts = spark.createDataFrame(pa.concat_tables(self._read(file) for file in self.files if _is_text(file)))
             frame = texts if frame is None else frame.unionByName(texts)
         assert frame is not None
+        return self._between(frame)
+
+    def _between(self, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+
         position = f.col(log.COMMIT_LSN)
         return frame.where((position >= int(self.start)) & (position < int(self.end)))
+
+    def _read_by_tasks(self, spark: SparkSession) -> DataFrame:
+        """Let tasks read the files as we do: Spark itself does not reach the bucket."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        folder, files, schema = self.view.reader.folder, self.files, self.schema
+        policies, wanted = self.view.policies, self._arrow_schema
+
+        def read(numbers: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    rows = read_rows(folder, files[number or 0], schema, policies)
+                    yield from _with_schema(rows, wanted).to_batches()
+
+        numbers = spark.range(0, len(files), 1, len(files))
+        return numbers.mapInArrow(read, from_arrow_schema(wanted))
 
     def _checked_path(self, file: DataFile) -> str:
         """Return the path for Spark, which checks pages and no footers."""

@@ -13,11 +13,19 @@ from penstock.model.lsn import Lsn
 from penstock.model.policy import ValuePolicies
 from penstock.model.special import SpecialValues
 from penstock.spark.option import in_lower_case, limit, require_known, required
+from penstock.storage.s3 import S3Settings
 
 Place: TypeAlias = Lsn | Literal["earliest", "latest"]
 """Where to begin or end: a position, or an end of the log."""
 
-_EITHER = ("log", "table", "startingPosition", "specialValues")
+_S3 = {
+    "s3Endpoint": "endpoint",
+    "s3Region": "region",
+    "s3AccessKeyId": "access_key_id",
+    "s3SecretAccessKey": "secret_access_key",
+    "s3SessionToken": "session_token",
+}
+_EITHER = ("log", "table", "startingPosition", "specialValues", *_S3)
 _BATCH = (*_EITHER, "endingPosition")
 _STREAM = (*_EITHER, "maxBytesPerTrigger", "maxEntriesPerTrigger")
 # The others need a column of another type, which the log's schema would have to say.
@@ -57,7 +65,7 @@ def _read(options: Mapping[str, str], known: tuple[str, ...]) -> LogOptions:
     given = in_lower_case(options)
     require_known(given, known, "a change log")
     return LogOptions(
-        log=_folder(required(given, "log", "the folder of a change log")),
+        log=_folder(required(given, "log", "the folder of a change log"), given),
         table=required(given, "table", "a table, as schema.name or by its oid"),
         start=_place("startingPosition", given.get("startingposition", "earliest")),
         end=_place("endingPosition", given.get("endingposition", "latest")),
@@ -67,12 +75,15 @@ def _read(options: Mapping[str, str], known: tuple[str, ...]) -> LogOptions:
     )
 
 
-def _folder(text: str) -> Folder:
+def _folder(text: str, given: Mapping[str, str]) -> Folder:
     plain = text.removeprefix("file://") if text.startswith("file:///") else text
+    if plain.startswith(("s3://", "s3a://")):
+        named = {name: given[option.lower()] for option, name in _S3.items() if option.lower() in given}
+        return Folder(plain, S3Settings(**named))
     if "://" in plain:
         raise ConfigError(
             f"format penstock: option log is a URL ({plain.partition('://')[0]}://…)",
-            remedy="A change log is a folder that driver and executors can reach: give its path.",
+            remedy="A change log is a folder that driver and executors can reach, or s3://bucket/folder.",
         )
     # Tasks may run in another folder than the one that a relative path was meant for.
     return Folder.on_disk(Path(plain).absolute())

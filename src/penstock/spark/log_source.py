@@ -35,6 +35,8 @@ _BATCH_ROWS = 8192
 # A stream without changes moves on this often all the same, at the price of an empty batch: its checkpoint must
 # not stay behind where the log is trimmed.
 _IDLE_S = 60.0
+# How often a log in a bucket is looked at for more.
+_LOOK_S = 1.0
 
 _TRUNCATE_COLUMNS: dict[str, pa.DataType] = {
     log.OP: pa.string(),
@@ -99,6 +101,7 @@ class LogStreamReader(DataSourceStreamReader):
         self._position: Lsn | None = None
         """Where the next batch starts. Spark says so at a restart, before anything else; not in a new query."""
         self._moved_at: float | None = None
+        self._looked_at: float | None = None
 
     @cached_property
     def _table(self) -> LogTable:
@@ -120,8 +123,9 @@ class LogStreamReader(DataSourceStreamReader):
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends: at the log's end, or sooner by the limits, or nowhere new."""
         start = self._initial if self._position is None else self._position
-        self._table.reader.poll()
-        self._table.require_held(start)
+        if self._may_look():
+            self._table.reader.poll()
+            self._table.require_held(start)
         return self._offset(self._next_end(start))
 
     @as_spark_shows()
@@ -148,6 +152,14 @@ class LogStreamReader(DataSourceStreamReader):
             assert isinstance(partition, LogPartition)
             yield from read_part(partition.value, _arrow_schema(self._schema), self._options.policies)
 
+    def _may_look(self) -> bool:
+        """Whether it is time to look at the log: Spark asks a hundred times a second, and a bucket's answers cost."""
+        now = self._clock()
+        if not self._options.log.is_local and self._looked_at is not None and now - self._looked_at < _LOOK_S:
+            return False
+        self._looked_at = now
+        return True
+
     def _next_end(self, start: Lsn) -> Lsn:
         end = self._table.bounded_end(start, self._options.max_bytes, self._options.max_entries)
         is_idle = end <= start or not self._table.has_changes(start, end)
@@ -173,11 +185,11 @@ class LogStreamReader(DataSourceStreamReader):
                 )
 
     def _offset(self, position: Lsn) -> dict[str, Any]:
-        return {"lsn": str(position), "system_identifier": self._table.header.system_identifier}
+        return {"lsn": str(position), "system_identifier": self._table.reader.header.system_identifier}
 
     def _place(self, offset: Mapping[str, Any]) -> Lsn:
         """Read an offset, refusing one that was taken from another source's log."""
-        if offset["system_identifier"] != self._table.header.system_identifier:
+        if offset["system_identifier"] != self._table.reader.header.system_identifier:
             raise ConfigError(
                 f"change log {self._options.log}: the checkpoint is of a log of another Postgres server",
                 remedy="Use the log that the checkpoint was made with, or a new checkpoint.",

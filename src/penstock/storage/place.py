@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
+from penstock.config.s3 import S3Config
 from penstock.contract.files import Files
 from penstock.errors import DestinationError, ErrorKind
 from penstock.storage.local import LOCAL
@@ -24,6 +26,28 @@ def files_at(location: str, s3: S3Settings | None = None) -> Files:
         kind=ErrorKind.DESTINATION_UNSUPPORTED,
         remedy="Name a folder, local or mounted, or s3://bucket/folder.",
     )
+
+
+def s3_settings(config: S3Config) -> S3Settings:
+    """Return the settings of a configuration, with what it hides."""
+    secret, token = config.secret_access_key, config.session_token
+    return S3Settings(
+        config.endpoint,
+        config.region,
+        config.access_key_id,
+        None if secret is None else secret.get_secret_value(),
+        None if token is None else token.get_secret_value(),
+    )
+
+
+def check_writable(files: Files, folder: str) -> bool:
+    """Write a file into a folder, and tell whether a second writer is refused its name."""
+    probe = f"{folder.rstrip('/')}/.penstock-probe-{uuid.uuid4().hex}"
+    files.make_folder(folder)
+    try:
+        return files.put_if_absent(probe, b"penstock") and not files.put_if_absent(probe, b"another")
+    finally:
+        files.remove(probe)
 
 
 def in_full(location: str) -> str:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _TAIL_BYTES = 64 << 10
 # A store that does not answer for so long is an error, which is told, and tried again as all errors are.
 _RETRY_S = 60
+# A larger object is uploaded in parts of this size, so many at once: what a file that is being written has in memory.
+_PART_BYTES = 8 << 20
+_PARTS_AT_ONCE = 3
 _SCHEMES = ("s3://", "s3a://")
 
 
@@ -174,7 +177,12 @@ class S3File:
 
         self._files = files
         self._path = path
-        self._writer = obstore.open_writer(files._store, path)  # noqa: SLF001
+        self._writer = obstore.open_writer(
+            files._store,  # noqa: SLF001
+            path,
+            buffer_size=_PART_BYTES,
+            max_concurrency=_PARTS_AT_ONCE,
+        )
         self.file = _Sink(self._writer)
         self.size = 0
         self._is_finished = False

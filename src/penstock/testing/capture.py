@@ -87,10 +87,13 @@ def _first(values: TupleData) -> str:
     return value.decode()
 
 
-def leftovers(root: Path) -> set[str]:
-    """Return the files of a log that no reader can see, relative to it: none, while nothing is being written."""
-    reader = open_log(Folder.on_disk(root))
+def leftovers(root: Path, folder: Folder | None = None) -> set[str]:
+    """Return the files of a log that no reader can see, relative to it: none, while nothing is being written.
+
+    `root` is where they really are; that of a bucket is behind it.
+    """
+    reader = open_log(folder or Folder.on_disk(root))
     numbered = {f"entries/{entry_name(number)}" for number in range(reader.header.first_sequence, reader.free_sequence)}
-    wanted = numbered | {entry.folder for entry in reader.entries}
-    found = {path for pattern in ("entries/*", "data/*", "**/*.tmp") for path in root.glob(pattern)}
+    wanted = numbered | {entry.folder for entry in reader.entries} | {reader.header.name}
+    found = {path for pattern in ("entries/*", "data/*", "LOG-*", "**/*.tmp") for path in root.glob(pattern)}
     return {path.relative_to(root).as_posix() for path in found} - wanted

@@ -9,8 +9,9 @@ from penstock.destinations.delta.log import TableState
 from penstock.destinations.delta.schema import delta_fields
 from penstock.errors import DestinationError, ErrorKind
 from penstock.lake.layout import Layout
-from penstock.lake.validate import check_mode, check_writable, unsupported
+from penstock.lake.validate import check_mode, unsupported
 from penstock.model.table import TableSchema
+from penstock.storage.place import check_writable
 
 # What a table may have without asking anything of a writer that sets every column of every row itself.
 _KNOWN_FEATURES = frozenset(

@@ -13,6 +13,7 @@ from penstock.lake import validate as shared
 from penstock.lake.layout import Layout, found_mode
 from penstock.lake.validate import unsupported
 from penstock.model.table import PipelineId, TableSchema
+from penstock.storage.place import check_writable
 
 _FORMAT_VERSION = 2
 
@@ -21,7 +22,7 @@ def check_folder(path: str, files: Files) -> None:
     """Create the warehouse's folder and write a file in it, or say why that is not possible."""
     try:
         # Whether a second writer is refused is no matter: who may commit is for the catalog to say.
-        shared.check_writable(files, files.path(path))
+        check_writable(files, files.path(path))
     except OSError as error:
         raise DestinationError(
             f"The warehouse {path} cannot be written: {error.strerror or type(error).__name__}.",
