@@ -43,9 +43,11 @@ def main() -> None:
     log, table = Path(sys.argv[1]), sys.argv[2]
     schemas = [read_json(path) for path in (log / "schemas").glob("*.json")]
     [schema] = [each for each in schemas if f"{each['schema']}.{each['name']}" == table]
-    entries = [read_json(path) for path in sorted((log / "entries").glob("*.json"))]
-    last = max(number for number, entry in enumerate(entries) if entry["is_complete"])
-    files = [file for entry in entries[: last + 1] for file in entry["files"] if file["table"] == schema["id"]]
+    files, session = [], None
+    for entry in map(read_json, sorted((log / "entries").glob("*.json"), reverse=True)):
+        # An incomplete entry counts if the next complete one is of its session.
+        session = entry["session"] if entry["is_complete"] else session
+        files += [file for file in entry["files"] if entry["session"] == session and file["table"] == schema["id"]]
     own, shared = ([str(log / f["path"]) for f in files if f["is_shared"] is sharing] for sharing in (False, True))
     names = ", ".join(map(quoted, schema["columns"]))
     values = ", ".join(from_text(number, column) for number, column in enumerate(schema["columns"], start=1))

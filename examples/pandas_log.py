@@ -15,6 +15,17 @@ def read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text().splitlines()[0])
 
 
+def read_entries(log: Path) -> list[dict[str, Any]]:
+    """Read the entries of whole transactions: an incomplete one counts if the next complete one is of its session."""
+    counted: list[dict[str, Any]] = []
+    session = None
+    for path in sorted((log / "entries").glob("*.json"), reverse=True):
+        entry = read_json(path)
+        session = entry["session"] if entry["is_complete"] else session
+        counted[:0] = [entry] if entry["session"] == session else []
+    return counted
+
+
 def read_file(log: Path, file: dict[str, Any], schema: dict[str, Any]) -> pd.DataFrame:
     """Read a table's changes from one file; in one that several tables share, values are the server's text."""
     rows = pd.read_parquet(log / file["path"])
@@ -29,9 +40,7 @@ def read_changes(log: Path, table: str) -> pd.DataFrame:
     """Read a table's changes in order, of whole transactions only."""
     schemas = {path.stem: read_json(path) for path in (log / "schemas").glob("*.json")}
     [oid] = {each["id"] for each in schemas.values() if f"{each['schema']}.{each['name']}" == table}
-    entries = [read_json(path) for path in sorted((log / "entries").glob("*.json"))]
-    last = max(number for number, entry in enumerate(entries) if entry["is_complete"])
-    files = [file for entry in entries[: last + 1] for file in entry["files"] if file["table"] == oid]
+    files = [file for entry in read_entries(log) for file in entry["files"] if file["table"] == oid]
     frames = [read_file(log, file, schemas[f"{oid}-{file['version']}"]) for file in files]
     return pd.concat(frames, ignore_index=True)
 
