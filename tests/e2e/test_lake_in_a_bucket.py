@@ -1,4 +1,4 @@
-"""The product as users run it, into a bucket of S3, with writers at work and killed within a commit."""
+"""The product as users run it, log and lake in a bucket of S3, with writers at work, and killed at steps of both."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow, pytest.
 
 PUBLICATION = "test_pub"
 Rows = list[dict[str, Any]]
+MOMENTS = ("files_written", "commit", "committed")
+LOG_MOMENTS = ("changelog.after_data", "storage.before_put", "changelog.after_entry")
 
 
 def replicate_into(replicator: Replicator, destination: dict[str, Any]) -> None:
@@ -53,16 +55,21 @@ def kill_at_every_step(replicator: Replicator, database: Database, bucket: Bucke
     print("seed", seed)  # noqa: T201
     chance = random.Random(seed)
     replicate_into(replicator, destination)
+    replicator.configure(log={"location": f"s3://{bucket.name}/log", "s3": bucket.config})
     [kind] = destination
     create_source(database, PUBLICATION)
     checked = replicator.run("check")
     assert checked.returncode == 0, checked.stdout
     assert f"s3://{bucket.name}/lake" in checked.stdout
+    assert f"log: s3://{bucket.name}/log can be written" in checked.stdout
     with Workload(database, seed):
-        for moment in ("files_written", "commit", "committed"):
-            replicator.start(f"{kind}.{moment}=kill@{chance.randrange(1, 12)}")
+        for moment, logged in zip(MOMENTS, LOG_MOMENTS, strict=True):
+            # The driver's receivers die too, one after the other, until it does.
+            replicator.start(f"{kind}.{moment}=kill@{chance.randrange(1, 12)},{logged}=kill@{chance.randrange(4, 12)}")
             assert replicator.wait(240) == -9, replicator.log
     finish(replicator)
+    assert not list((replicator.folder / ".penstock").rglob("*.parquet"))
+    assert replicator.run("log", "verify").returncode == 0
     assert str(bucket.settings.secret_access_key) not in checked.stdout + replicator.log
 
 

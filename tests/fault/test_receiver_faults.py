@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from plugins.receiver import Capture, ReceiverProcess
+from plugins.s3 import Bucket
 
 from penstock.changelog.verification import Verification
 from penstock.errors import ErrorKind
@@ -20,6 +23,7 @@ from penstock.testing.postgres import Database, wait_until
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 MOMENTS = (
+    "changelog.after_claim=kill",
     "changelog.after_schema=kill",
     "changelog.after_file=kill@3",
     "changelog.after_data=kill@3",
@@ -105,13 +109,19 @@ def consume_until_killed(capture: Capture, receiver: ReceiverProcess) -> bool:
     return not receiver.is_running
 
 
-def test_a_receiver_killed_at_every_step_loses_and_repeats_nothing(capture: Capture) -> None:
+@pytest.mark.parametrize("place", ["disk", pytest.param("bucket", marks=pytest.mark.spark)])
+def test_a_receiver_killed_at_every_step_loses_and_repeats_nothing(
+    capture: Capture, place: str, request: pytest.FixtureRequest
+) -> None:
     database = capture.database
+    if place == "bucket":
+        capture.move_to(request.getfixturevalue("bucket"))
     database.execute(f"alter database {database.name} set logical_decoding_work_mem = '64kB'")
     capture.publish("create table t(id bigserial primary key, v text)")
     with writing(database):
         for moment in MOMENTS:
-            receiver = capture.start(failpoints=moment, max_fill_ms=10, max_bytes=1 << 14)
+            # A small log is trimmed at once, in a bucket too.
+            receiver = capture.start(failpoints=moment, max_fill_ms=10, max_bytes=1 << 14, max_log_bytes=1 << 17)
             wait_until(lambda: consume_until_killed(capture, receiver), f"{moment} to come", 60)  # noqa: B023
             assert receiver.wait_for_end() == -9, (moment, receiver.events[-1:])
             receiver.close()
@@ -120,7 +130,52 @@ def test_a_receiver_killed_at_every_step_loses_and_repeats_nothing(capture: Capt
     assert receiver.stop() == 0
     capture.consume()
     assert capture.consumed == capture.sent()
-    assert leftovers(capture.root) == set()
+    assert leftovers(capture.root, capture.folder) == set()
+
+
+def lose_slot(capture: Capture) -> None:
+    """Take the slot away from whoever has it."""
+    database = capture.database
+    active = "select active_pid from pg_replication_slots where slot_name = %s"
+    database.execute(f"select pg_terminate_backend(({active}))", capture.slot)
+    wait_until(lambda: database.execute(active, capture.slot) == [(None,)], "the slot to be free")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("moment", ["changelog.before_entry", "changelog.after_trim_header"])
+def test_a_receiver_that_wakes_after_another_took_its_place_in_a_bucket_is_refused(
+    capture: Capture, bucket: Bucket, moment: str
+) -> None:
+    database = capture.database
+    capture.move_to(bucket)
+    capture.publish("create table t(id bigserial primary key, v text)")
+    older = capture.start(failpoints=f"{moment}=stop@2", max_log_bytes=1 << 13)
+
+    def is_halted() -> bool:
+        database.execute(INSERT.format(3))
+        older.send(capture.consume(), capture.watermark)
+        return Path(f"/proc/{older.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    older.wait_for("started")
+    wait_until(is_halted, f"{moment} to come", 60)
+    lose_slot(capture)
+    newer = capture.start()
+    newer.wait_for("started")
+    database.execute(INSERT.format(3))
+    capture.wait_until_captured()
+    os.kill(older.pid, signal.SIGCONT)
+    assert older.wait_for_end() == 1
+    assert {event["kind"] for event in older.heard("failed")} <= {
+        "slot_in_use",
+        "source_connection_failed",
+        "source_shutdown",
+    }
+    database.execute(INSERT.format(3))
+    capture.wait_until_captured()
+    assert newer.stop() == 0
+    capture.consume()
+    assert capture.consumed == capture.sent()
+    assert Verification(capture.folder).run() == []
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plugins.s3 import Bucket
 
 from penstock.changelog.folder import Folder
 from penstock.changelog.visitor import open_log
@@ -124,13 +125,20 @@ class Capture:
 
     database: Database
     root: Path
+    place: Folder | None = None
+    """Where the log is if not in that folder."""
+    spool: Path = Path()
     watermark: Lsn = NOWHERE
     consumed: list[Captured] = field(default_factory=list)
     started: list[ReceiverProcess] = field(default_factory=list)
 
     @property
     def folder(self) -> Folder:
-        return Folder.on_disk(self.root)
+        return self.place or Folder.on_disk(self.root)
+
+    def move_to(self, bucket: Bucket) -> None:
+        """Let the log be in a bucket."""
+        self.root, self.place = bucket.root / "log", Folder(f"s3://{bucket.name}/log", bucket.settings)
 
     @property
     def slot(self) -> str:
@@ -148,7 +156,7 @@ class Capture:
 
     def settings(self, **changes: Any) -> ReceiverSettings:
         given: dict[str, Any] = {"address": self.database.address, "log": self.folder, "max_fill_ms": 50}
-        given |= {"status_interval_s": 0.1, "spool": self.root.parent / "spool", **changes}
+        given |= {"status_interval_s": 0.1, "spool": self.spool, **changes}
         return ReceiverSettings(slot=self.slot, publication=PUBLICATION, **given)
 
     def start(self, *, is_heard: bool = True, **changes: Any) -> ReceiverProcess:
@@ -186,6 +194,6 @@ class Capture:
 
 @pytest.fixture
 def capture(database: Database, tmp_path: Path) -> Iterator[Capture]:
-    made = Capture(database, tmp_path / "log")
+    made = Capture(database, tmp_path / "log", spool=tmp_path / "spool")
     yield made
     made.close()

@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from plugins.s3 import Bucket
 
+from penstock.changelog.folder import Folder, require_place
 from penstock.contract.files import Files
 from penstock.destinations.delta.validate import check_lake
-from penstock.errors import DestinationError, ErrorKind
+from penstock.errors import ConfigError, DestinationError, ErrorKind, PenstockError
 from penstock.storage.local import LOCAL, LocalFiles, new_file
 from penstock.storage.place import files_at
 from penstock.storage.s3 import S3Files
@@ -160,3 +161,40 @@ def test_a_store_that_lets_writers_overwrite_each_other_is_refused(tmp_path: Pat
         check_lake(str(tmp_path), Careless())
     assert raised.value.kind is ErrorKind.DESTINATION_UNSUPPORTED
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "secret", "what"),
+    [("no-such-bucket", None, "there is no bucket no-such-bucket"), (None, "wrong", "the object store denies access")],
+)
+def test_a_place_where_no_log_can_be_written_is_named_without_its_secret(
+    bucket: Bucket, name: str | None, secret: str | None, what: str
+) -> None:
+    settings = replace(bucket.settings, secret_access_key=secret) if secret else bucket.settings
+    place = f"s3://{name or bucket.name}/log"
+    with pytest.raises(PenstockError, match=f"{what}: {place}") as raised:
+        require_place(Folder(place, settings))
+    assert raised.value.kind is ErrorKind.LOG_IO
+    assert "pipeline.log.location" in raised.value.remedy
+    assert "wrong" not in f"{raised.value!r} {raised.value.__cause__!r}"
+
+
+def test_a_log_is_not_put_where_writers_overwrite_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalFiles, "put_if_absent", Careless.put_if_absent)
+    with pytest.raises(ConfigError, match=f"at {tmp_path} one writer can overwrite"):
+        require_place(Folder.on_disk(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_and_files_are_listed_and_removed_together(lake: tuple[Files, str]) -> None:
+    files, folder = lake
+    for name in ("one/a", "one/b", "two/c"):
+        files.make_folder(f"{folder}/{name[:3]}")
+        put(files, f"{folder}/{name}", b"1")
+    assert sorted(files.folders(folder)) == ["one", "two"]
+    files.remove_all([f"{folder}/one/a", f"{folder}/one/none"])
+    assert files.names(f"{folder}/one") == ["b"]
+    files.remove_folder(f"{folder}/two")
+    files.remove_folder(f"{folder}/none")
+    assert (files.folders(folder), files.folders(f"{folder}/none")) == (["one"], [])
+    files.sync(folder)

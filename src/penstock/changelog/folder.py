@@ -110,7 +110,7 @@ class Folder:
             return sorted(self.files.folders(self.path(relative)))
 
     def remove_all(self, relatives: Iterable[str]) -> None:
-        """Remove files, those that are there, and the folders that are left empty."""
+        """Remove files, those that are there."""
         with self.errors(""):
             self.files.remove_all([self.path(relative) for relative in relatives])
 

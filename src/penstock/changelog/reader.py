@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -34,7 +34,35 @@ def schema_name(table: TableId, version: int) -> str:
 def read_schema(folder: Folder, table: TableId, version: int) -> TableSchema:
     """Read a table's columns at a version."""
     name = schema_name(table, version)
-    data = without_checksum(folder.read(name), name)
+    return _decode_schema(folder.read(name), name)
+
+
+def newest_schemas(folder: Folder) -> dict[TableId, tuple[int, TableSchema]]:
+    """Read the newest columns of every table that the log has ever described, with their version."""
+    versions: dict[TableId, int] = {}
+    for table, version in schema_versions(folder):
+        versions[table] = max(version, versions.get(table, 0))
+    return {table: (version, schema) for (table, version), schema in read_schemas(folder, versions.items())}
+
+
+def schema_versions(folder: Folder) -> list[tuple[TableId, int]]:
+    """List the versions of all tables' columns, in order."""
+    parts = (name.removesuffix(".json").split("-") for name in folder.names("schemas", ".json"))
+    return sorted((TableId(table), int(version)) for table, version in parts)
+
+
+def read_schemas(
+    folder: Folder, versions: Iterable[tuple[TableId, int]]
+) -> Iterator[tuple[tuple[TableId, int], TableSchema]]:
+    """Read several tables' columns."""
+    wanted = list(versions)
+    names = [schema_name(*each) for each in wanted]
+    for each, name, content in zip(wanted, names, folder.read_those_there(names), strict=True):
+        yield each, _decode_schema(folder.read(name) if content is None else content, name)
+
+
+def _decode_schema(content: bytes, name: str) -> TableSchema:
+    data = without_checksum(content, name)
     del data["format"]
     return TableSchema.from_json(data)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from penstock.changelog.entry import Entry, decode_entry, entry_name
 from penstock.changelog.folder import Folder
 from penstock.changelog.header import read_header
-from penstock.changelog.reader import LogReader, read_schema
+from penstock.changelog.reader import LogReader, read_schemas, schema_versions
 from penstock.errors import ErrorKind, LogDamagedError, StateError
 from penstock.model.lsn import Lsn
 from penstock.model.table import TableId, TableName
@@ -51,10 +51,9 @@ def require_untrimmed(folder: Folder, end_lsn: Lsn) -> None:
 
 def table_names(folder: Folder) -> dict[TableId, list[TableName]]:
     """Return the names of the tables that the log has ever described, each table's newest name last."""
-    versions = (name.removesuffix(".json").split("-") for name in folder.names("schemas", ".json"))
     found: dict[TableId, list[TableName]] = {}
-    for table, version in sorted((int(table), int(version)) for table, version in versions):
-        found.setdefault(TableId(table), []).append(read_schema(folder, TableId(table), version).name)
+    for (table, _), schema in read_schemas(folder, schema_versions(folder)):
+        found.setdefault(table, []).append(schema.name)
     return found
 
 

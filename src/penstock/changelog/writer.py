@@ -18,14 +18,14 @@ from penstock.changelog.entry import FORMAT, Entry, empty_entry, encode_entry, e
 from penstock.changelog.files import write_data
 from penstock.changelog.folder import Folder, io_errors
 from penstock.changelog.header import Header, header_names, header_number, last_header, put_header
-from penstock.changelog.reader import LogReader, read_schema, schema_name
+from penstock.changelog.reader import LogReader, newest_schemas, schema_name
 from penstock.changelog.retention import NOTHING_KEPT, Retention, Shelf
 from penstock.changelog.segment import Segment
 from penstock.changelog.visitor import open_log, read_entry
 from penstock.errors import ErrorKind, LogDamagedError, StateError
 from penstock.model.lsn import NOWHERE, Lsn
 from penstock.model.policy import ValuePolicies
-from penstock.model.table import TableId, TableSchema
+from penstock.model.table import TableSchema
 
 _ONE_WRITER = "Stop the other replicator of this pipeline, or give this one its own state_dir and log."
 
@@ -107,7 +107,7 @@ class LogWriter:
         """Bytes of data in the log; counted along, since a log that keeps a day for replay has 100,000 entries."""
         self._sequence = reader.free_sequence
         self.end_lsn = reader.end_lsn
-        self._versions = self._load_versions()
+        self._versions = newest_schemas(self._folder)
         self._require_no_hole()
 
     def close(self) -> None:
@@ -225,14 +225,6 @@ class LogWriter:
             kind=ErrorKind.SLOT_IN_USE,
             remedy=_ONE_WRITER,
         )
-
-    def _load_versions(self) -> dict[TableId, tuple[int, TableSchema]]:
-        versions: dict[TableId, tuple[int, TableSchema]] = {}
-        for name in self._folder.names("schemas", ".json"):
-            table, version = (int(part) for part in name.removesuffix(".json").split("-"))
-            if version > versions.get(TableId(table), (0, None))[0]:
-                versions[TableId(table)] = (version, read_schema(self._folder, TableId(table), version))
-        return versions
 
     def _require_no_hole(self) -> None:
         """Refuse a log of which an entry was lost: readers stop before it, and what is behind is no leftover."""

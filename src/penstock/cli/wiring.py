@@ -16,10 +16,9 @@ from penstock.errors import ConfigError, ErrorKind, PenstockError
 from penstock.lake.upkeep import UpkeepPolicy
 from penstock.postgres.connection import SourceAddress
 from penstock.runtime.pipeline import Pipeline
-from penstock.runtime.source import source_address
+from penstock.runtime.source import s3_settings, source_address
 from penstock.spark.lazy import LazySession
 from penstock.spark.session import SparkSettings
-from penstock.storage.place import s3_settings
 from penstock.storage.s3 import S3Settings
 from penstock.store.memory import MemoryStore
 from penstock.store.sqlite import SQLiteStore

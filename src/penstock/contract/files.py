@@ -83,7 +83,7 @@ class Files(Protocol):
         ...
 
     def remove_all(self, paths: Iterable[str]) -> None:
-        """Remove files, those that are there, and the folders that are left empty."""
+        """Remove files, those that are there."""
         ...
 
     def remove_folder(self, folder: str) -> None:

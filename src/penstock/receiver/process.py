@@ -50,6 +50,7 @@ _LEAST_BLOCK_BYTES = 64 << 10
 _M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 4 << 20  # of mallopt(3)
 _TRIM_PAUSE_S = 5.0  # in a bucket, where a trim is three requests however much goes with it
 _OWN_BYTES = 48 << 20  # what the process may grow by its own, beside the data
+_UPLOAD_BYTES = 48 << 20  # what is on its way into a bucket, and the connections to it
 _PUBLICATION_NOT_LOADED = b"RLoadPublications\0"  # where the server says so: its words may be in any language
 _WAL_SENDER_TIMEOUT = "select setting::int from pg_catalog.pg_settings where name = 'wal_sender_timeout'"  # in ms
 
@@ -79,7 +80,8 @@ class Receiver:
         self._claimed = writer.claim(timeline)
         describer = RelationDescriber(settings.address, settings.policies, writer.version_of)
         decoder = Decoder(describer.describe, writer.end_lsn, Spools(settings.spool))
-        data_bytes = max(_LEAST_DATA_BYTES, settings.max_memory_bytes - _resident_bytes() - _OWN_BYTES)
+        own_bytes = _OWN_BYTES if settings.log.is_local else _OWN_BYTES + _UPLOAD_BYTES
+        data_bytes = max(_LEAST_DATA_BYTES, settings.max_memory_bytes - _resident_bytes() - own_bytes)
         self._max_bytes = min(settings.max_bytes, data_bytes // 4)
         self._recorder = Recorder(
             writer,

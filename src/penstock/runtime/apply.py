@@ -15,7 +15,7 @@ from functools import partial
 
 from penstock import failpoint
 from penstock.contract import Destination, Positioned
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Retry
 from penstock.model.lsn import Lsn
 from penstock.model.phase import Catchup, SyncWait
 from penstock.model.table import TableId
@@ -26,6 +26,7 @@ from penstock.runtime.tables import Tables, TableState
 from penstock.spark.changes import LogEvents, LogView, require_same_columns
 from penstock.telemetry.log import get_logger
 
+_AWAY_S = 1.0  # until a store that does not answer is asked again
 _TICK_S = 0.1  # the longest a hand-over or a due retry waits for the loop
 
 
@@ -128,9 +129,16 @@ class ApplyWorker:
         """See what is new in the log; in a bucket, where every look is a request, only what was heard of."""
         if self._reader.folder.is_local:
             self._reader.poll()
-        elif self._heard_of > self._looked_up_to:
-            self._looked_up_to = self._heard_of
-            self._reader.poll(self._looked_up_to)
+        elif (heard_of := self._heard_of) > self._looked_up_to:
+            try:
+                self._reader.poll(heard_of)
+            except PenstockError as error:
+                if error.retry is not Retry.TIMED:
+                    raise
+                self._log.warning("the change log cannot be read, it is tried again", reason=error.message)
+                self._stopping.wait(_AWAY_S)
+            else:
+                self._looked_up_to = heard_of
 
     def _hand_over(self) -> None:
         """Give every table that waits for it the position from which the apply worker takes over."""

@@ -17,11 +17,12 @@ from penstock.changelog.visitor import open_log
 from penstock.changelog.writer import create_log, drop_log
 from penstock.config.connection import PgConnectionConfig, is_pem
 from penstock.config.pipeline import LogConfig
+from penstock.config.s3 import S3Config
 from penstock.errors import ErrorKind, LogDamagedError, PenstockError, SourceError
 from penstock.model.lsn import Lsn
 from penstock.postgres.connection import SourceAddress, connect, source_errors
 from penstock.postgres.slot import SlotState, create_slot, drop_slot, read_slot
-from penstock.storage.place import s3_settings
+from penstock.storage.s3 import S3Settings
 
 
 def log_folder(config: LogConfig, state_dir: Path) -> Folder:
@@ -29,6 +30,17 @@ def log_folder(config: LogConfig, state_dir: Path) -> Folder:
     if config.location is None:
         return Folder.on_disk(state_dir / "log")
     return Folder(config.location, s3_settings(config.s3) if "://" in config.location else None)
+
+
+def s3_settings(config: S3Config) -> S3Settings:
+    """Return how a bucket is reached, with what the configuration hides."""
+    return S3Settings(
+        config.endpoint,
+        config.region,
+        config.access_key_id,
+        _revealed(config.secret_access_key),
+        _revealed(config.session_token),
+    )
 
 
 def source_address(config: PgConnectionConfig, state_dir: Path) -> SourceAddress:

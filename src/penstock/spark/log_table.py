@@ -6,7 +6,6 @@ cuts between them, and nothing behind the log's last complete entry is looked at
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,13 +14,13 @@ import pyarrow as pa
 from penstock.changelog.entry import DataFile, Entry
 from penstock.changelog.folder import Folder
 from penstock.changelog.header import Header, find_header, read_header
-from penstock.changelog.reader import LogReader, read_schema
+from penstock.changelog.reader import LogReader, newest_schemas
 from penstock.changelog.rows import log_schema, read_parquet
 from penstock.changelog.visitor import open_log
 from penstock.errors import ConfigError, ErrorKind, LogDamagedError, SourceError
 from penstock.model.event import Truncate
 from penstock.model.lsn import Lsn, Position
-from penstock.model.table import TableId, TableSchema
+from penstock.model.table import TableId, TableName, TableSchema
 from penstock.spark.conform import can_become
 
 # Starting a task costs as much as reading a few megabytes.
@@ -58,9 +57,9 @@ class LogTable:
     def __init__(self, folder: Folder, name: str) -> None:
         self._folder = folder
         _require_log(folder)
-        versions = _newest_versions(self._folder)
-        self.id = _find(self._folder, versions, name)
-        self.newest_version = versions[self.id]
+        newest = newest_schemas(folder)
+        self.id = _find(folder, {table: schema.name for table, (_, schema) in newest.items()}, name)
+        self.newest_version = newest[self.id][0]
         self.reader: LogReader = open_log(folder)
 
     @property
@@ -179,18 +178,9 @@ def _require_log(folder: Folder) -> None:
         )
 
 
-def _newest_versions(folder: Folder) -> dict[TableId, int]:
-    versions: dict[TableId, int] = defaultdict(int)
-    for name in folder.names("schemas", ".json"):
-        table, version = (int(part) for part in name.removesuffix(".json").split("-"))
-        versions[TableId(table)] = max(version, versions[TableId(table)])
-    return dict(versions)
-
-
-def _find(folder: Folder, versions: Mapping[TableId, int], wanted: str) -> TableId:
-    if wanted.isascii() and wanted.isdigit() and TableId(wanted) in versions:
+def _find(folder: Folder, names: Mapping[TableId, TableName], wanted: str) -> TableId:
+    if wanted.isascii() and wanted.isdigit() and TableId(wanted) in names:
         return TableId(wanted)
-    names = {table: read_schema(folder, table, version).name for table, version in versions.items()}
     found = [table for table, name in names.items() if wanted in {str(name), name.quoted}]
     if len(found) == 1:
         return found[0]

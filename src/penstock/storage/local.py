@@ -127,13 +127,9 @@ class LocalFiles:
         Path(path).unlink(missing_ok=True)
 
     def remove_all(self, paths: Iterable[str]) -> None:
-        """Remove files, and the folders that are left empty."""
-        places = [Path(path) for path in paths]
-        for place in places:
-            place.unlink(missing_ok=True)
-        for folder in dict.fromkeys(place.parent for place in places):
-            with suppress(OSError):
-                folder.rmdir()
+        """Remove files."""
+        for path in paths:
+            self.remove(path)
 
     def remove_folder(self, folder: str) -> None:
         """Remove a folder with all that is in it."""

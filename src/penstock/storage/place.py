@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from penstock.config.s3 import S3Config
 from penstock.contract.files import Files
 from penstock.errors import DestinationError, ErrorKind
 from penstock.storage.local import LOCAL
@@ -25,18 +24,6 @@ def files_at(location: str, s3: S3Settings | None = None) -> Files:
         f"the lake at {location} is neither in a folder nor in a bucket of S3: other stores are not supported",
         kind=ErrorKind.DESTINATION_UNSUPPORTED,
         remedy="Name a folder, local or mounted, or s3://bucket/folder.",
-    )
-
-
-def s3_settings(config: S3Config) -> S3Settings:
-    """Return the settings of a configuration, with what it hides."""
-    secret, token = config.secret_access_key, config.session_token
-    return S3Settings(
-        config.endpoint,
-        config.region,
-        config.access_key_id,
-        None if secret is None else secret.get_secret_value(),
-        None if token is None else token.get_secret_value(),
     )
 
 
