@@ -50,7 +50,7 @@ test-model: .venv/.ready  ## a random source, with crashes, for SECONDS=1800; SE
 	MODEL_SECONDS=$(or $(SECONDS),1800) MODEL_SEED=$(SEED) $(PYTEST) -s tests/fault/test_model.py -m long
 
 test-unit: .venv/.ready  ## the tests of pure code: seconds, no Postgres, no JVM
-	$(PYTEST) tests/unit
+	$(PYTEST) tests/unit -m "not spark"
 
 demo: .venv/.ready  ## a live Postgres replicated into a local Delta lake, then compared
 	$(RUN)/penstock demo

@@ -109,7 +109,7 @@ def consume_until_killed(capture: Capture, receiver: ReceiverProcess) -> bool:
     return not receiver.is_running
 
 
-@pytest.mark.parametrize("place", ["disk", pytest.param("bucket", marks=pytest.mark.spark)])
+@pytest.mark.parametrize("place", ["disk", pytest.param("bucket", marks=[pytest.mark.spark, pytest.mark.long])])
 def test_a_receiver_killed_at_every_step_loses_and_repeats_nothing(
     capture: Capture, place: str, request: pytest.FixtureRequest
 ) -> None:

@@ -24,7 +24,7 @@ from penstock.spark.changes import LogChanges, LogView
 from penstock.store.memory import MemoryStore
 from penstock.testing.postgres import wait_until
 
-pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [pytest.mark.postgres, pytest.mark.spark]
 
 ROWS = 500
 KEPT = 1 << 40
@@ -56,6 +56,7 @@ def options_of(bucket: Bucket) -> dict[str, str]:
     return {**place, **keys, "table": "public.t"}
 
 
+@pytest.mark.cluster
 def test_log_and_lake_are_in_a_bucket_and_others_read_the_log_there(
     spark: SparkSession, pipelines: Pipelines, bucket: Bucket, capfd: pytest.CaptureFixture[str]
 ) -> None:

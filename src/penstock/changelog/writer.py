@@ -45,26 +45,30 @@ def drop_log(folder: Folder) -> None:
     """Remove a log, damaged or not. What stays says that it is over, and refuses a writer that still runs."""
     if not (header_names(folder) or _sequences(folder)):
         return
-    last = _put_last_entry(folder)
-    header = Header("", "", NOWHERE, first_sequence=last + 1, is_over=True)
-    numbers = [header_number(name) for name in header_names(folder)]
-    number = max(numbers, default=0) + 1
-    while not put_header(folder, replace(header, number=number)):
-        number += 1
+    header = _put_last_header(folder)
     failpoint.hit("changelog.dropped")
-    _remove_older(folder, replace(header, number=number), keep=[last])
+    _remove_older(folder, replace(header, first_sequence=_put_last_entry(folder)))
     folder.remove_all(f"schemas/{name}" for name in folder.names("schemas", ""))
     for name in folder.folders("data"):
         folder.remove_folder(f"data/{name}")
 
 
+def _put_last_header(folder: Folder) -> Header:
+    """Say that the log is over: from here on nobody reads it."""
+    number = max(map(header_number, header_names(folder)), default=0)
+    while True:
+        number += 1
+        header = Header("", "", NOWHERE, is_over=True, number=number)
+        if put_header(folder, header):
+            return header
+
+
 def _put_last_entry(folder: Folder) -> int:
-    """End the log's entries with one that nobody reads, and return its number."""
+    """Take the number that a writer would go on with, and return it."""
     while True:
         number = _free_sequence(folder)
-        if folder.put_if_absent(
-            f"entries/{entry_name(number)}", encode_entry(empty_entry(number, uuid.uuid4().hex, NOWHERE))
-        ):
+        last = empty_entry(number, uuid.uuid4().hex, NOWHERE)
+        if folder.put_if_absent(f"entries/{last.name}", encode_entry(last)):
             return number
 
 
@@ -76,10 +80,10 @@ def _free_sequence(folder: Folder) -> int:
     return max(_sequences(folder), default=0) + 1
 
 
-def _remove_older(folder: Folder, header: Header, keep: Sequence[int] = ()) -> None:
+def _remove_older(folder: Folder, header: Header) -> None:
     """Remove the entries and headers that a header has taken the place of, and what was never finished."""
     unfinished = [f"{place}{name}" for place in ("", "schemas/", "entries/") for name in folder.names(place, ".tmp")]
-    trimmed = [number for number in _sequences(folder) if number < header.first_sequence and number not in keep]
+    trimmed = [number for number in _sequences(folder) if number < header.first_sequence]
     headers = [name for name in header_names(folder) if header_number(name) < header.number]
     folder.remove_all([*unfinished, *headers, *(f"entries/{entry_name(number)}" for number in trimmed)])
 
