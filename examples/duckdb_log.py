@@ -17,8 +17,7 @@ PART = "select {values}, _op, _commit_lsn, _ordinal from read_parquet({files}) w
 CURRENT = """
 select {names} from ({changes})
 qualify row_number() over (partition by {key} order by _commit_lsn desc, _ordinal desc) = 1 and _op <> 'D'
-order by {key}
-"""
+order by {key}"""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -45,8 +44,7 @@ def main() -> None:
     [schema] = [each for each in schemas if f"{each['schema']}.{each['name']}" == table]
     files, session = [], None
     for entry in map(read_json, sorted((log / "entries").glob("*.json"), reverse=True)):
-        # An incomplete entry counts if the next complete one is of its session.
-        session = entry["session"] if entry["is_complete"] else session
+        session = entry["session"] if entry["is_complete"] else session  # whose incomplete entries before it count
         files += [file for file in entry["files"] if entry["session"] == session and file["table"] == schema["id"]]
     own, shared = ([str(log / f["path"]) for f in files if f["is_shared"] is sharing] for sharing in (False, True))
     names = ", ".join(map(quoted, schema["columns"]))

@@ -120,8 +120,7 @@ def test_a_receiver_killed_at_every_step_loses_and_repeats_nothing(
     capture.publish("create table t(id bigserial primary key, v text)")
     with writing(database):
         for moment in MOMENTS:
-            # A small log is trimmed at once, in a bucket too.
-            receiver = capture.start(failpoints=moment, max_fill_ms=10, max_bytes=1 << 14, max_log_bytes=1 << 17)
+            receiver = capture.start(failpoints=moment, max_fill_ms=10, max_bytes=1 << 14)
             wait_until(lambda: consume_until_killed(capture, receiver), f"{moment} to come", 60)  # noqa: B023
             assert receiver.wait_for_end() == -9, (moment, receiver.events[-1:])
             receiver.close()

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.spark, pytest.mark.slow, pytest.
 
 BOUND_MIB = 512
 # Text that zstd makes little of: what is uploaded is nearly as large as what was received.
-NOISE = "(select string_agg(md5(random()::text || g), '') from generate_series(1, {}) n)"
+NOISE = "(select string_agg(md5(random()::text || n || g), '') from generate_series(1, {}) n)"
 
 
 def peak_mib(pid: int) -> float:
@@ -36,7 +36,8 @@ def test_large_transactions_and_rows_stay_within_the_bound_in_a_bucket(capture: 
     database.execute(f"with {many} select 1")
     database.execute("insert into t0(v) select string_agg(v, '') from t1 where id <= 30000")
     capture.wait_until_captured()
-    wait_until(lambda: open_log(capture.folder).size_bytes > 200 << 20, "the log to have it all")
+    wait_until(lambda: open_log(capture.folder).size_bytes > 100 << 20, "the log to have it all")
     peak = peak_mib(receiver.pid)
     assert receiver.stop() == 0
+    print("peak", round(peak), "MiB")  # noqa: T201
     assert peak <= BOUND_MIB
