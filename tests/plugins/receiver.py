@@ -125,9 +125,9 @@ class Capture:
 
     database: Database
     root: Path
+    spool: Path
     place: Folder | None = None
     """Where the log is if not in that folder."""
-    spool: Path = Path()
     watermark: Lsn = NOWHERE
     consumed: list[Captured] = field(default_factory=list)
     started: list[ReceiverProcess] = field(default_factory=list)
@@ -194,6 +194,6 @@ class Capture:
 
 @pytest.fixture
 def capture(database: Database, tmp_path: Path) -> Iterator[Capture]:
-    made = Capture(database, tmp_path / "log", spool=tmp_path / "spool")
+    made = Capture(database, tmp_path / "log", tmp_path / "spool")
     yield made
     made.close()

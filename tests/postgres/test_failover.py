@@ -40,7 +40,7 @@ def primary() -> Iterator[Cluster]:
 @pytest.fixture
 def capture(primary: Cluster, tmp_path: Path) -> Iterator[Capture]:
     with primary.database() as database:
-        made = Capture(database, tmp_path / "log")
+        made = Capture(database, tmp_path / "log", tmp_path / "spool")
         yield made
         made.close()
 

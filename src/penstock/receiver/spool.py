@@ -18,6 +18,7 @@ from penstock.changelog.folder import io_errors
 from penstock.wire.scan import FRAME_BYTES, Bytes, Followed, Stop, follow
 
 _READ_BYTES = 4 << 20
+_PREFIX = "spool-"
 
 
 class Spool:
@@ -84,10 +85,11 @@ class Spools:
 
     def __init__(self, root: Path) -> None:
         # Of this process alone: an earlier one that is still alive must not write into a file of ours.
-        self._folder = root / uuid.uuid4().hex
+        self._folder = root / f"{_PREFIX}{uuid.uuid4().hex}"
         self._open: dict[int, Spool] = {}
         with io_errors(root):
-            shutil.rmtree(root, ignore_errors=True)
+            for earlier in root.glob(f"{_PREFIX}*"):  # and nothing else, whatever folder we are given
+                shutil.rmtree(earlier, ignore_errors=True)
             self._folder.mkdir(parents=True)
 
     @property

@@ -71,10 +71,11 @@ def test_each_transaction_has_a_file_of_its_own_until_it_is_removed(tmp_path: Pa
 
 
 def test_what_an_earlier_run_left_is_gone_at_the_start(tmp_path: Path) -> None:
-    (tmp_path / "spool").mkdir()
-    (tmp_path / "spool" / "7").write_bytes(b"half of a frame")
-    spools = Spools(tmp_path / "spool")
-    assert not files_of(tmp_path / "spool")
+    (tmp_path / "spool-1").mkdir()
+    (tmp_path / "spool-1" / "7").write_bytes(b"half of a frame")
+    (tmp_path / "precious").write_bytes(b"somebody else's")
+    spools = Spools(tmp_path)
+    assert files_of(tmp_path) == ["precious"]
     assert not list(spools.get(7).read())
     spools.close()
 
