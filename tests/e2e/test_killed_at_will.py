@@ -32,7 +32,7 @@ def test_source_equals_lake_whatever_is_killed(
     with Workload(database, seed):
         for _ in range(lives):
             replicator.start()
-            deadline = time.monotonic() + chance.uniform(3, 25)
+            deadline = time.monotonic() + chance.uniform(3, 12)
             while time.monotonic() < deadline:
                 time.sleep(chance.uniform(0.2, 4))
                 replicator.kill_receiver()

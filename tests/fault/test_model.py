@@ -187,7 +187,7 @@ def machine(cluster: Cluster, request: pytest.FixtureRequest) -> type[Replicatio
 
 def test_a_lake_equals_its_source_whatever_happens(machine: type[ReplicationMachine]) -> None:
     run_state_machine_as_test(
-        machine, settings=settings(_SETTINGS, derandomize=True, max_examples=2, stateful_step_count=25)
+        machine, settings=settings(_SETTINGS, derandomize=True, max_examples=2, stateful_step_count=15)
     )
 
 
