@@ -13,16 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 from penstock.contract.files import Files, NewFile
 from penstock.errors import ConfigError, ErrorKind, PenstockError
-from penstock.storage.local import LOCAL
-from penstock.storage.place import check_writable
-from penstock.storage.s3 import S3Files, S3Settings
+from penstock.storage.place import check_writable, files_at
+from penstock.storage.s3 import S3Settings
 
-_BUCKET = re.compile(r"s3a?://(?P<bucket>[^/]+)/+(?P<folder>.*[^/])/*")
+_BUCKET = re.compile(r"s3a?://[^/]+/+(?P<folder>.*[^/])/*")
 _READ_AT_ONCE = 16
 """How many small files are asked for together in a bucket, where each answer takes its time."""
 _DETAIL = re.compile(r".*Detail: \[errno \d+\] ", re.DOTALL)  # what Arrow puts before the system's own words
@@ -134,20 +132,19 @@ class Folder:
 @cache
 def _placed(folder: Folder) -> tuple[Files, str]:
     """Return the files that a folder is among, and its path there."""
-    location = folder.location
-    if "://" not in location or location.startswith("file:"):
-        return LOCAL, LOCAL.path(location).rstrip("/")
-    found = _BUCKET.fullmatch(location)
-    if found is None:
+    location, in_bucket = folder.location, _BUCKET.fullmatch(folder.location)
+    if "://" in location and not location.startswith("file:") and in_bucket is None:
         raise ConfigError(
             f"a change log cannot be at {location}", remedy="Name a folder, local or mounted, or s3://bucket/folder."
         )
-    if find_spec("obstore") is None:
+    try:
+        files = files_at(location, folder.s3)
+    except ModuleNotFoundError as error:
         raise ConfigError(
-            "a change log in a bucket needs the Python package obstore, which is not installed",
+            f"a change log in a bucket needs the Python package {error.name}, which is not installed",
             remedy="Run: pip install 'penstock[s3]'",
-        )
-    return S3Files(found["bucket"], folder.s3 or S3Settings()), found["folder"]
+        ) from None
+    return files, in_bucket["folder"] if in_bucket else files.path(location).rstrip("/")
 
 
 def require_place(folder: Folder) -> None:
