@@ -29,7 +29,7 @@ def pipeline_config(database: Database, **settings: Any) -> PipelineConfig:
     defaults = {
         "id": "test_" + database.name.removeprefix("test_"),
         "publication_name": PUBLICATION,
-        "batch": {"max_fill_ms": 50},
+        "batch": {"max_fill_ms": 50, "merge_every_ms": 0},
         "table_error_retry_delay_ms": 200,
     }
     return PipelineConfig.model_validate({**defaults, "pg_connection": connection, **settings})

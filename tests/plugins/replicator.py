@@ -45,7 +45,7 @@ class Replicator:
                 "publication_name": publication,
                 "pg_connection": {**connection, "username": database.username, "password": database.password},
                 # Small segments make large transactions span several.
-                "batch": {"max_fill_ms": 200, "max_bytes": 1_000_000},
+                "batch": {"max_fill_ms": 200, "max_bytes": 1_000_000, "merge_every_ms": 0},
                 "table_error_retry_delay_ms": 500,
             },
             "destination": {"delta": {"path": str(self.lake)}},

@@ -46,7 +46,7 @@ def config(database: Database, tmp_path: Path) -> Path:
         "id": "example",
         "publication_name": PUBLICATION,
         "pg_connection": connection,
-        "batch": {"max_fill_ms": 50},
+        "batch": {"max_fill_ms": 50, "merge_every_ms": 0},
         "table_error_retry_delay_ms": 100,
     }
     path = tmp_path / "penstock.yaml"

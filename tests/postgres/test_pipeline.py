@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -13,7 +14,7 @@ from typing import ClassVar
 import pytest
 from plugins.pipeline import PUBLICATION, Pipelines
 
-from penstock.contract import EventBatch, RowBatch
+from penstock.contract import EventBatch, RowBatch, Upkeep
 from penstock.destinations.memory.destination import MemoryDestination
 from penstock.errors import DestinationError, ErrorKind, LogDamagedError, PenstockError, StateError
 from penstock.model.event import Begin, Commit, Delete, Insert, Relation, Truncate, Update
@@ -411,6 +412,44 @@ class Lake(MemoryDestination):
     def _require(self) -> None:
         if self.is_away:
             raise DestinationError("the lake is away", kind=ErrorKind.DESTINATION_UNAVAILABLE)
+
+
+class KeptLake(Lake):
+    """One whose tables need upkeep, and which counts what it got."""
+
+    upkeep_every_s: float | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: Counter[TableId] = Counter()
+
+    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool]) -> Upkeep:
+        raise AssertionError(f"{table.name} has no schedule", is_stopping())
+
+    def write_events(self, events: EventBatch) -> None:
+        self.batches.update(events.tables().keys())
+        super().write_events(events)
+
+
+def test_a_lakes_table_takes_updates_no_more_often_than_configured(
+    database: Database, pipelines: Pipelines, publish: Publish
+) -> None:
+    publish(
+        "create table t(id int primary key, n int); create table u(id int primary key); insert into t values (1, 0)"
+    )
+    lake = KeptLake()
+    pipeline = pipelines.start(lake, batch={"max_fill_ms": 20, "merge_every_ms": 1000})
+    pipelines.catch_up(pipeline)
+    t, u = table_id(database, "t"), table_id(database, "u")
+    began, number = time.monotonic(), 0
+    while lake.batches[u] < 10:
+        number += 1
+        database.execute(f"update t set n = {number}; insert into u values ({number})")
+        time.sleep(0.02)
+    pipelines.catch_up(pipeline)
+    assert lake.batches[t] <= 1 + time.monotonic() - began
+    assert lake.batches[t] < lake.batches[u], "inserts do not wait"
+    assert rows_of(lake, pipeline, t) == [(1, number)]
 
 
 def test_an_outage_of_the_destination_is_outlived(database: Database, pipelines: Pipelines, publish: Publish) -> None:

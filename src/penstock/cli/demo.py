@@ -113,8 +113,8 @@ def _config(server: EmbeddedServer, folder: Path, lake_format: str) -> Replicato
             id=PipelineId("demo"),
             publication_name=PUBLICATION,
             pg_connection=connection,
-            # A demo is watched: half a second less to wait is worth the smaller files.
-            batch=BatchConfig(max_fill_ms=500),
+            # A demo is watched: less to wait is worth the smaller files.
+            batch=BatchConfig(max_fill_ms=500, merge_every_ms=0),
         ),
         destination=_destination(lake_format, str(folder / "lake")),
         state_dir=folder / "state",

@@ -53,13 +53,17 @@ def _require_folder(location: str) -> str:
 
 
 class BatchConfig(ConfigModel):
-    """When changes that were received become a segment of the log, which is when a destination can have them."""
+    """When changes become a segment of the log, where a destination can have them, and how often a lake takes them."""
 
     max_fill_ms: PositiveInt = 1000
     """How long a change may wait for company, so that a lake has no more commits than one in this time. What follows
     a pause as long does not wait."""
     max_bytes: PositiveInt = 64 << 20
     """How much is held in memory: 64 MiB makes files that a lake reads well, and a small process."""
+    merge_every_ms: NonNegativeInt = 2000
+    """The least time from one commit of updates and deletes to the next, for each table of a lake: every one makes the
+    table slower to read until its upkeep. Inserts alone, what follows a pause and large amounts never wait. With 0
+    nothing does: changes are visible a second sooner, with twice as many versions for readers and buckets."""
 
 
 class LogConfig(ConfigModel):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock import failpoint
-from penstock.contract import Destination, Positioned
+from penstock.contract import Destination, Maintained, Positioned
 from penstock.errors import PenstockError, Retry
 from penstock.model.lsn import Lsn
 from penstock.model.phase import Catchup, SyncWait
@@ -23,6 +23,7 @@ from penstock.receiver.settings import Command
 from penstock.replication.progress import Need, Positions, positions
 from penstock.runtime.failure import FailurePolicy
 from penstock.runtime.tables import Tables, TableState
+from penstock.runtime.turns import Turns
 from penstock.spark.changes import LogEvents, LogView, require_same_columns
 from penstock.telemetry.log import get_logger
 
@@ -72,6 +73,7 @@ class ApplyWorker:
         max_log_bytes: int,
         parallel_tables: int,
         acknowledges_staged: bool,
+        merge_every_s: float = 0.0,
     ) -> None:
         self._applier = applier
         self._tables = applier.tables
@@ -88,6 +90,7 @@ class ApplyWorker:
         self._pool = ThreadPoolExecutor(parallel_tables, thread_name_prefix="apply")
         self._under_way: dict[frozenset[TableId], Future[None]] = {}
         self._is_positioned = isinstance(applier.destination, Positioned)
+        self._turns = Turns(merge_every_s if isinstance(applier.destination, Maintained) else 0.0)
         self.held_by: tuple[Need, ...] = ()
         """Those that the log still waits for."""
 
@@ -167,7 +170,8 @@ class ApplyWorker:
         pending = self._skip_unchanged(free)
         if self._is_positioned:
             for state in pending:
-                self._submit([state])
+                if self._is_due(state):
+                    self._submit([state])
         elif pending and not self._under_way:
             self._submit(pending)
 
@@ -195,6 +199,11 @@ class ApplyWorker:
             require_same_columns(self._tables.schema(table), self._reader.schema(table, version))
         return bool(files) or bool(self._reader.truncates(table, start, end))
 
+    def _is_due(self, state: TableState) -> bool:
+        assert state.watermark is not None
+        span = state.id, state.watermark, self._reader.end_lsn
+        return self._turns.is_due(state.id, self._reader.files(*span), is_truncated=bool(self._reader.truncates(*span)))
+
     def _submit(self, states: list[TableState]) -> None:
         starts = {state.id: state.watermark for state in states if state.watermark is not None}
         self._under_way[frozenset(starts)] = self._pool.submit(self._apply, starts)
@@ -203,6 +212,8 @@ class ApplyWorker:
         try:
             # Chosen now and not when the tables were found to have changes: what arrived while they waited comes along.
             end = self._applier.end(starts, self._max_bytes)
+            for table in starts:
+                self._turns.begin(table)
             failpoint.hit("apply.range_chosen")
             starts = {table: start for table, start in starts.items() if start < end}
             events = self._applier.apply(starts, end)

@@ -197,6 +197,7 @@ class Pipeline:
             max_log_bytes=config.log.max_bytes,
             parallel_tables=_PARALLEL_TABLES,
             acknowledges_staged=config.ack == "staged",
+            merge_every_s=config.batch.merge_every_ms / 1000,
         )
         copier = Copier(self._copy_settings(), tables, self._destination, applier.view, self._spark)
         settings = SyncSettings(

@@ -92,7 +92,7 @@ def test_nothing_is_kept_beyond_need_unless_asked_for() -> None:
 
 def test_the_defaults_are_those_of_the_design() -> None:
     pipeline = _pipeline()
-    assert pipeline.batch == BatchConfig(max_fill_ms=1000, max_bytes=67108864)
+    assert pipeline.batch == BatchConfig(max_fill_ms=1000, max_bytes=67108864, merge_every_ms=2000)
     assert (pipeline.max_table_sync_workers, pipeline.max_copy_connections_per_table) == (4, 4)
     assert (pipeline.table_error_retry_delay_ms, pipeline.table_error_retry_max_attempts) == (10_000, 5)
     assert (pipeline.ack, pipeline.invalidated_slot) == ("applied", "error")
