@@ -118,7 +118,8 @@ def check(
 ) -> None:
     """Test what a pipeline needs, and say what to fix.
 
-    Looks at the source, its settings, rights, publication and slot, at the state folder, the destination and Java.
+    Looks at the source, its settings, rights, publication and slot, at the state folder, the change log's place, the
+    destination and Java.
 
     \b
     Example:  penstock check -c shop.yaml
