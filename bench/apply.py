@@ -160,7 +160,8 @@ def _judge(done: dict[str, list[Figures]]) -> Iterator[Figures]:
 def _judge_upkeep(figures: Figures) -> Iterator[Figures]:
     for read in figures["read"]:
         for way, each in read["ways"].items():
-            yield _target(f"{figures['lake']}, {read['table']}, {way}, of fresh", each["ratio"], READ_RATIO, "<=")
+            name = f"{figures['lake']}, {read['table']} {read['when']}, {way}, of fresh"
+            yield _target(name, each["ratio"], READ_RATIO, "<=")
 
 
 def _judge_freshness(figures: Figures) -> Iterator[Figures]:

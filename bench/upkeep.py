@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from bench.freshness import TABLES, Steady, load_steadily, steady_tables
 from bench.measure import median, say
 from bench.replicator import DELTA, Replicator, Running, Workshop, require_equal
 from bench.source import Source
-from bench.witness import Batch, UpkeepNote
+from bench.witness import Batch, UpkeepNote, Witness
 from penstock.model.table import TableId
+from penstock.testing.postgres import wait_until
 
 Figures = dict[str, Any]
 
@@ -25,6 +27,8 @@ READ_RATIO = 1.5
 _READ = ("steady_1", f"steady_{TABLES}")
 """One with all kinds of changes, and one with inserts only."""
 _READS = 9
+_UPKEEPS_TO_REST = 3
+"""One may be under way when the last change comes, the next notes how far the table is, the third finds it there."""
 _FRESH_FILE_BYTES = 64 << 20
 # A count alone is answered from statistics, without a look at the data, where no row was ever deleted.
 _SUM = "select count(*), sum(id) from {}"
@@ -50,10 +54,15 @@ def _measure(source: Source, workshop: Workshop, steady: Steady, lake: str, ever
         figures = load_steadily(database, workshop, replicator, running, steady)
         witness = running.witness
         batches = [each for each in witness.batches if each.visible_at >= began]
+        fresh = {name: _written(workshop, replicator, name) for name in _READ}
+        read = [_read(workshop, replicator, name, fresh[name], "right after") for name in _READ]
+        if every_s is not None:
+            _wait_for_rest(witness)
+            read += [_read(workshop, replicator, name, fresh[name], "at rest") for name in _READ]
         figures |= {
             "batch_ms": _parts(batches, began, steady.seconds),
             "upkeep": _upkeep_figures(witness.upkeeps, running),
-            "read": [_read(workshop, replicator, name) for name in _READ],
+            "read": read,
         }
         for name in _READ:
             require_equal(replicator, database, name)
@@ -89,9 +98,20 @@ def _last_files(notes: Sequence[UpkeepNote]) -> dict[TableId, int]:
     return {note.table: note.done.files for note in notes}
 
 
-def _read(workshop: Workshop, replicator: Replicator, table: str) -> Figures:
+def _wait_for_rest(witness: Witness) -> None:
+    """Wait until upkeep has found that no table changes any more, and done what it does then."""
+    seen, tables = len(witness.upkeeps), len(_last_files(witness.upkeeps))
+
+    def are_resting() -> bool:
+        since = Counter(note.table for note in witness.upkeeps[seen:])
+        return sum(count >= _UPKEEPS_TO_REST for count in since.values()) >= tables
+
+    wait_until(are_resting, "all tables to be put in order", timeout_s=600)
+
+
+def _read(workshop: Workshop, replicator: Replicator, table: str, fresh: str, when: str) -> Figures:
     """Read a table and a fresh copy of it in turns; medians."""
-    streamed, fresh = replicator.sql_name(table), _written(workshop, replicator, table)
+    streamed = replicator.sql_name(table)
     ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         name: (_by_spark(workshop, query.format(streamed)), _by_spark(workshop, query.format(fresh)))
         for name, query in (("spark sum", _SUM), ("spark scan", _SCAN))
@@ -102,9 +122,10 @@ def _read(workshop: Workshop, replicator: Replicator, table: str) -> Figures:
     found = {name: _compared(*pair) for name, pair in ways.items()}
     files, versions = replicator.count_files(table)
     for name, each in found.items():
-        say(f"  {table}, {name}: {each['ms']:.0f} ms, freshly written {each['fresh_ms']:.0f}: {each['ratio']:.2f}")
+        times = f"{each['ms']:.0f} ms, freshly written {each['fresh_ms']:.0f}: {each['ratio']:.2f}"
+        say(f"  {table}, {when}, {name}: {times}")
     say(f"  {table}: {files} files, {versions} versions")
-    return {"table": table, "files": files, "versions": versions, "ways": found}
+    return {"table": table, "when": when, "files": files, "versions": versions, "ways": found}
 
 
 def _written(workshop: Workshop, replicator: Replicator, table: str) -> str:
@@ -154,6 +175,7 @@ def upkeep_rows(figures: Figures) -> Iterator[dict[str, Any]]:
             yield {
                 "lake": figures["lake"],
                 "table": read["table"],
+                "when": read["when"],
                 "files": read["files"],
                 "versions": read["versions"],
                 "read by": way,

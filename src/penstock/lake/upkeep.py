@@ -2,7 +2,8 @@
 
 Batches leave small files behind. The smallest are put together, and with them every file that is not much larger
 than all before it: so what a row costs over its life is a few rewritings, and the files that remain get larger
-from one to the next. A file of which many rows are gone is rewritten whatever its size.
+from one to the next. A file of which many rows are gone is rewritten whatever its size. A table that has come to rest
+is put in order for good: what would be too much work while changes go on is then done once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+
+from penstock.model.lsn import Lsn
+from penstock.model.table import TableId
 
 # With fewer, what is gained is less than a commit costs that others have to read.
 _MIN_FILES = 8
@@ -20,6 +24,10 @@ _JOINED_TIMES = 2
 _LEAST_BYTES = 64 << 10
 # From so many of a file's rows on, readers pay more for those that are gone than one rewriting costs.
 _WORN_SHARE = 0.2
+# At rest, from so many on: a row that changed costs a hundred times its own size at most. In a table that is no larger
+# than so many files of the wanted size: a larger one takes long to read anyway, and longer to rewrite.
+_RESTING_WORN_SHARE = 0.01
+_RESTING_FILES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +64,50 @@ class StoredFile:
         """What it costs readers."""
         return max(self.live_bytes, _LEAST_BYTES)
 
-    @property
-    def is_worn(self) -> bool:
-        """Whether many of its rows are gone."""
-        return self.gone >= _WORN_SHARE * self.rows
+    def is_worn(self, share: float) -> bool:
+        """Whether so many of its rows are gone."""
+        return self.gone >= share * self.rows
 
 
-def plan_rewrites(files: Iterable[StoredFile], target_bytes: int) -> list[list[StoredFile]]:
+class Rest:
+    """Remembers how far each table was at its last upkeep."""
+
+    def __init__(self) -> None:
+        self._positions: dict[TableId, Lsn] = {}
+
+    def is_resting(self, table: TableId, position: Lsn) -> bool:
+        """Whether a table is where it was when this was last asked."""
+        before, self._positions[table] = self._positions.get(table), position
+        return before == position
+
+
+def plan_rewrites(
+    files: Iterable[StoredFile], target_bytes: int, *, is_resting: bool = False
+) -> list[list[StoredFile]]:
     """Return groups of files, each to be rewritten as one."""
     known = list(files)
+    is_put_in_order = is_resting and sum(file.live_bytes for file in known) <= _RESTING_FILES * target_bytes
+    worn_share = _RESTING_WORN_SHARE if is_put_in_order else _WORN_SHARE
     small = [file for file in known if file.live_bytes < target_bytes // 2]
-    run = growing_run(small)
+    run = _ordered(small) if is_put_in_order else growing_run(small)
     chosen = {file.name for file in run}
-    worn = [file for file in known if file.is_worn and file.name not in chosen]
-    return [group for each in (run, worn) for group in _cut(each, target_bytes)]
+    worn = [file for file in known if file.is_worn(worn_share) and file.name not in chosen]
+    groups = [group for each in (run, worn) for group in _cut(each, target_bytes)]
+    # What is alone is as large as it can get already, unless it is worn: then it is not as it should be.
+    return [group for group in groups if len(group) > 1 or group[0].is_worn(worn_share)]
 
 
 def growing_run(files: Iterable[StoredFile]) -> list[StoredFile]:
     """Return the smallest files, up to the last that is not much larger than all before it; none if they are few."""
-    ordered = sorted(files, key=lambda file: (file.weight, file.name))
+    ordered = _ordered(files)
     before = [0, *accumulate(file.weight for file in ordered)]
     joined = [place for place, file in enumerate(ordered) if file.weight <= _JOINED_TIMES * before[place]]
     length = max(joined, default=-1) + 1
     return ordered[:length] if length >= _MIN_FILES else []
+
+
+def _ordered(files: Iterable[StoredFile]) -> list[StoredFile]:
+    return sorted(files, key=lambda file: (file.weight, file.name))
 
 
 def _cut(files: Sequence[StoredFile], target_bytes: int) -> list[list[StoredFile]]:
@@ -90,5 +119,4 @@ def _cut(files: Sequence[StoredFile], target_bytes: int) -> list[list[StoredFile
             room = target_bytes
         groups[-1].append(file)
         room -= file.live_bytes
-    # What was alone in the run is as large as it can get already; what is worn is not as it should be.
-    return [group for group in groups if len(group) > 1 or group[0].is_worn]
+    return groups

@@ -191,6 +191,22 @@ class UpkeepSuite:
         assert found[1] == "v117"
         assert len(list(lake.rows(ITEMS))) == len(found)
 
+    @in_every_mode
+    def test_a_table_at_rest_is_put_in_order(self, make: MakeLake, mode: TableMode) -> None:
+        """Once: what few changes left behind, which is not worth the work while more of them come."""
+        lake = make(mode)
+        lake.fill()
+        lake.upkeep(lambda: lake.apply([insert(ITEMS, 50, "late", "b"), update(ITEMS, 1, "last", UNCHANGED)]))
+        before, files = lake.held(), lake.files(ITEMS)
+        assert files > 1
+        assert lake.upkeep().rewritten_files == 0, "more may come"
+        done = lake.upkeep()
+        assert (done.rewritten_files, done.written_files, lake.files(ITEMS)) == (files, 1, 1)
+        assert lake.upkeep().is_idle
+        assert lake.held() == before
+        lake.apply([delete(ITEMS, 50)])
+        assert lake.content() != before[0]
+
     def test_upkeep_gives_way_to_a_truncate(self, make: MakeLake) -> None:
         """What was truncated does not come back."""
         lake = make(TableMode.CURRENT)

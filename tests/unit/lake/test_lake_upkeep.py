@@ -16,8 +16,10 @@ from penstock.lake import rewrite
 from penstock.lake.key import Numbers
 from penstock.lake.layout import Layout
 from penstock.lake.rewrite import Rewriting, SourceFile, StoppedError, clustering
-from penstock.lake.upkeep import StoredFile, growing_run, plan_rewrites
+from penstock.lake.upkeep import Rest, StoredFile, growing_run, plan_rewrites
+from penstock.model.lsn import Lsn
 from penstock.model.mode import TableMode
+from penstock.model.table import TableId
 from penstock.testing.destination_suite import ITEMS
 
 TARGET = 64 << 20
@@ -68,11 +70,34 @@ def test_worn_small_files_are_rewritten_together() -> None:
     assert names(plan_rewrites(files(1000, 2000, 3000, gone=50), TARGET)) == [["f0", "f1", "f2"]]
 
 
-@given(st.lists(st.tuples(st.integers(1, 2 * TARGET), st.integers(0, 100)), max_size=60))
-def test_no_file_is_rewritten_twice_and_rewriting_comes_to_an_end(found: list[tuple[int, int]]) -> None:
+def test_a_table_rests_if_it_is_where_it_was() -> None:
+    rest = Rest()
+    asked = [(1, 10), (1, 10), (1, 20), (2, 20), (1, 20), (2, 30)]
+    found = [rest.is_resting(TableId(table), Lsn(position)) for table, position in asked]
+    assert found == [False, True, False, False, True, False]
+
+
+def test_at_rest_small_files_need_no_company() -> None:
+    assert names(plan_rewrites(files(1000, 1000, MEGABYTE), TARGET, is_resting=True)) == [["f0", "f1", "f2"]]
+    assert plan_rewrites(files(1000, TARGET), TARGET, is_resting=True) == []
+
+
+@pytest.mark.parametrize(("gone", "is_rewritten"), [(0, False), (1, True)])
+def test_at_rest_a_file_is_rewritten_for_few_rows_that_are_gone(gone: int, is_rewritten: bool) -> None:
+    assert bool(plan_rewrites(files(TARGET, gone=gone), TARGET, is_resting=True)) is is_rewritten
+
+
+def test_a_large_table_is_not_rewritten_for_few_rows_even_at_rest() -> None:
+    assert plan_rewrites(files(*[TARGET] * 5, 1000, 1000, gone=1), TARGET, is_resting=True) == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 2 * TARGET), st.integers(0, 100)), max_size=60), st.booleans())
+def test_no_file_is_rewritten_twice_and_rewriting_comes_to_an_end(
+    found: list[tuple[int, int]], is_resting: bool
+) -> None:
     stored = [StoredFile(f"f{number}", size, 100, gone) for number, (size, gone) in enumerate(found)]
     for round_ in range(20):
-        groups = plan_rewrites(stored, TARGET)
+        groups = plan_rewrites(stored, TARGET, is_resting=is_resting)
         chosen = [file.name for group in groups for file in group]
         assert len(set(chosen)) == len(chosen)
         if not groups:
@@ -82,7 +107,7 @@ def test_no_file_is_rewritten_twice_and_rewriting_comes_to_an_end(found: list[tu
             for number, group in enumerate(groups)
         ]
         stored = [file for file in stored if file.name not in chosen] + made
-    assert not plan_rewrites(stored, TARGET)
+    assert not plan_rewrites(stored, TARGET, is_resting=is_resting)
 
 
 def test_a_stream_leaves_few_files_and_writes_each_row_a_few_times() -> None:

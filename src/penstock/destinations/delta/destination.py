@@ -34,7 +34,7 @@ from penstock.lake.mapping import TableMapping
 from penstock.lake.past import CopyStart
 from penstock.lake.search import Search
 from penstock.lake.turn import Turns
-from penstock.lake.upkeep import UpkeepPolicy
+from penstock.lake.upkeep import Rest, UpkeepPolicy
 from penstock.model.lsn import Lsn
 from penstock.model.mode import TableModes
 from penstock.model.table import PipelineId, TableId, TableSchema
@@ -83,6 +83,7 @@ class DeltaDestination:
         self._upkeep = upkeep
         self._clock = clock
         self._turns = Turns()
+        self._rest = Rest()
         self._lock = threading.Lock()
         self._logs: dict[TableId, TableLog] = {}
         self._search = Search(spark)
@@ -220,7 +221,7 @@ class DeltaDestination:
         with translated(f"Upkeep of the Delta table at {committer.location}"):
             lake_table = LakeTable(self._log(table.id, committer), committer, self._search, self._layout(table))
             turn = self._turns.of(table.id)
-            return TableUpkeep(lake_table, table, self._upkeep, turn, self._clock, is_stopping).run()
+            return TableUpkeep(lake_table, table, self._upkeep, self._rest, turn, self._clock, is_stopping).run()
 
     def _layout(self, schema: TableSchema) -> Layout:
         return Layout(self.modes.of(schema.name, schema.id), self._cdc)

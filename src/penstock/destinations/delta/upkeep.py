@@ -28,7 +28,7 @@ from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.lake.locate import LakeFiles
 from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering, unhurriedly
-from penstock.lake.upkeep import StoredFile, UpkeepPolicy, plan_rewrites
+from penstock.lake.upkeep import Rest, StoredFile, UpkeepPolicy, plan_rewrites
 from penstock.model.lsn import Lsn
 from penstock.model.table import TableSchema
 
@@ -57,6 +57,7 @@ class TableUpkeep:
     table: LakeTable
     schema: TableSchema
     policy: UpkeepPolicy
+    rest: Rest
     turn: RLock
     clock: Callable[[], dt.datetime]
     is_stopping: Callable[[], bool]
@@ -79,10 +80,12 @@ class TableUpkeep:
             if state is None:
                 return []
             self._set_retention(state)
+            is_resting = self.rest.is_resting(self.schema.id, Upholding(self.table, state).end)
             members = {member.add["path"]: member for member in state.members.values()}
         self.done = self.done.with_more(files=len(members))
         described = (_described(member) for member in members.values())
-        groups = plan_rewrites((each for each in described if each is not None), self.policy.target_file_bytes)
+        known = [each for each in described if each is not None]
+        groups = plan_rewrites(known, self.policy.target_file_bytes, is_resting=is_resting)
         return [[members[file.name] for file in group] for group in groups]
 
     def _state(self) -> TableState | None:

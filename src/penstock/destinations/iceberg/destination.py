@@ -34,7 +34,7 @@ from penstock.lake.mapping import TableMapping
 from penstock.lake.past import CopyStart
 from penstock.lake.search import Search
 from penstock.lake.turn import Turns
-from penstock.lake.upkeep import UpkeepPolicy
+from penstock.lake.upkeep import Rest, UpkeepPolicy
 from penstock.model.lsn import Lsn
 from penstock.model.mode import TableModes
 from penstock.model.table import PipelineId, TableId, TableSchema
@@ -99,6 +99,7 @@ class IcebergDestination:
         self._upkeep = upkeep
         self._clock = clock
         self._turns = Turns()
+        self._rest = Rest()
         self._search = Search(spark)
         self._lock = threading.Lock()
         self._opened: tuple[SparkSession, Library] | None = None
@@ -265,7 +266,8 @@ class IcebergDestination:
         with translated(f"Upkeep of the Iceberg table {place}"):
             lake_table, turn = self._lake_table(table, place), self._turns.of(table.id)
             open_ = partial(self._library().open, place)
-            return TableUpkeep(lake_table, table, open_, self._upkeep, turn, self._clock, is_stopping).run()
+            policy, rest, clock = self._upkeep, self._rest, self._clock
+            return TableUpkeep(lake_table, table, open_, policy, rest, turn, clock, is_stopping).run()
 
     def _library(self) -> Library:
         """Return Iceberg's library in the JVM that runs now."""

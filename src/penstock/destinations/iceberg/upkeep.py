@@ -29,7 +29,7 @@ from penstock.destinations.iceberg.schema import arrow_schema, with_ids
 from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering, unhurriedly
-from penstock.lake.upkeep import StoredFile, UpkeepPolicy, growing_run, plan_rewrites
+from penstock.lake.upkeep import Rest, StoredFile, UpkeepPolicy, growing_run, plan_rewrites
 from penstock.model.table import TableSchema
 
 _ORPHANS_EVERY_S = 3600.0  # to look for them takes jobs of Spark
@@ -57,6 +57,7 @@ class Plan:
     files: IdentifiedFiles
     columns: pa.Schema
     folder: DataFolder
+    is_resting: bool
 
     @cached_property
     def dropped(self) -> frozenset[str]:
@@ -78,6 +79,7 @@ class TableUpkeep:
     schema: TableSchema
     open: Callable[[], Version | None]
     policy: UpkeepPolicy
+    rest: Rest
     turn: RLock
     clock: Callable[[], dt.datetime]
     is_stopping: Callable[[], bool]
@@ -109,14 +111,16 @@ class TableUpkeep:
             gone = {name: index.gone.get(name, BitMap64()) for name in index.rows}
             files = [StoredFile(name, index.sizes[name], rows, len(gone[name])) for name, rows in index.rows.items()]
             self.done = self.done.with_more(files=len(files))
+            is_resting = self.rest.is_resting(self.schema.id, seen.mark.lsn)
             return Plan(
-                plan_rewrites(files, self.policy.target_file_bytes),
+                plan_rewrites(files, self.policy.target_file_bytes, is_resting=is_resting),
                 {name: SourceFile(name, rows, gone[name]) for name, rows in index.rows.items()},
                 seen.version,
                 frozenset(index.deletes),
                 index.files,
                 with_ids(arrow_schema(self.schema, self.table.layout), seen.version.schema),
                 DataFolder.of(seen.version.location, seen.version.filesystem),
+                is_resting,
             )
 
     def _seen(self) -> Seen | None:
@@ -193,12 +197,13 @@ class TableUpkeep:
     ) -> list[KnownFile]:
         """Return the files of deletes that another takes the place of.
 
-        All of them once a large file goes: most of what they name may be its rows. Else those that are many and
+        All of them once a large file goes, since most of what they name may be its rows, or any file of a table that
+        rests. Else those that are many and
         small; and where rows have to be deleted in the new file, those that did so in its sources.
         """
         for name in plan.dropped:
             index.deletes.pop(name, None)
-        if any(file.size_bytes > self.policy.target_file_bytes // 2 for file in replaced):
+        if any(plan.is_resting or file.size_bytes > self.policy.target_file_bytes // 2 for file in replaced):
             return list(index.deletes.values())
         chosen = _many(index.deletes.values())
         if loses_rows:
