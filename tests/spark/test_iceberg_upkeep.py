@@ -12,7 +12,7 @@ import pytest
 from plugins.iceberg import MakeCatalog
 from pyspark.sql import SparkSession
 
-from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
+from penstock.destinations.iceberg import CatalogSettings, IcebergDestination, upkeep
 from penstock.lake.upkeep import UpkeepPolicy
 from penstock.model.cell import UNCHANGED
 from penstock.model.lsn import Lsn
@@ -20,7 +20,7 @@ from penstock.model.mode import TableMode, TableModes
 from penstock.model.table import PipelineId, TableSchema
 from penstock.store.memory import MemoryStore
 from penstock.testing.batch import ArrowRows
-from penstock.testing.destination_suite import ITEMS, START, delete, update
+from penstock.testing.destination_suite import ITEMS, START, delete, insert, update
 from penstock.testing.upkeep_suite import LATER, KeptLake, MakeLake, UpkeepSuite
 
 pytestmark = pytest.mark.spark
@@ -121,6 +121,34 @@ def test_deletes_are_put_together_and_go_with_the_files_that_they_name(lake: Lak
     kept.apply([delete(ITEMS, 1100), update(ITEMS, 1101, "found", UNCHANGED)])
     assert {row["id"]: row["body"] for row in lake.rows() if row["name"] == "found"} == {1101: "b1101"}
     assert lake.count("") == 3899
+
+
+def test_versions_are_thinned_out_and_every_file_lives_as_long_as_before(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_MANY_VERSIONS", 3)
+    kept = lake.kept()
+    kept.fill()
+    [full] = lake.select("snapshot_id", ".snapshots order by committed_at desc limit 1")
+    rows = lake.count("")
+    kept.upkeep()
+    kept.apply([insert(ITEMS, 50, "late", "b")])
+    files, snapshots = set((lake.folder / "data").iterdir()), lake.count(".snapshots")
+    lake.later = dt.timedelta(seconds=400)
+    done = kept.upkeep()
+    # What stays is the version before the files were put together, and the present one; the rewriting's own goes.
+    assert (done.expired_versions, lake.count(".snapshots")) == (snapshots - 2, 2)
+    assert set((lake.folder / "data").iterdir()) == files
+    assert len(list((lake.folder / "metadata").glob("snap-*.avro"))) == 2
+    assert lake.count(f" version as of {full['snapshot_id']}") == rows
+    content, position = kept.held()
+    lake.later = dt.timedelta(seconds=400 + POLICY.keep_s)
+    kept.upkeep()
+    # At rest: all rows are in one new file, and no other is left of those that the versions had.
+    assert (lake.count(".snapshots"), lake.count(".files")) == (1, 1)
+    assert [path in files for path in (lake.folder / "data").glob("*.parquet")] == [False]
+    kept.destination = lake.open()
+    assert kept.held() == (content, position)
 
 
 def test_old_versions_go_with_their_files_and_the_position_stays(lake: Lake) -> None:

@@ -20,6 +20,7 @@ from py4j.protocol import Py4JJavaError
 from penstock.contract.batch import CopiedFile
 from penstock.contract.files import Files
 from penstock.destinations.iceberg.catalog import CatalogSettings
+from penstock.destinations.iceberg.versions import superfluous_versions
 from penstock.errors import DestinationError, ErrorKind
 from penstock.failpoint import hit
 from penstock.model.lsn import Lsn
@@ -98,6 +99,10 @@ class Library:
         self.hash_map = jvm.java.util.HashMap
         self.identifier = iceberg.catalog.TableIdentifier
         self.schema_parser = iceberg.SchemaParser
+        self.metadata_parser = iceberg.TableMetadataParser
+        self.metadata_only = jvm.java.lang.Enum.valueOf(
+            jvm.java.lang.Class.forName("org.apache.iceberg.ExpireSnapshots$CleanupLevel"), "METADATA_ONLY"
+        )
         self.files_table = iceberg.MetadataTableType.FILES
         self.table_util = iceberg.spark.SparkTableUtil
         self.manifest_files = iceberg.ManifestFiles
@@ -309,8 +314,8 @@ class Version:
 
     @property
     def snapshots(self) -> int:
-        """How many versions the table can be read at."""
-        return int(self._base.snapshots().size())
+        """How many versions the table can be read at, as far as it was last looked at."""
+        return int(self.table.operations().current().snapshots().size())
 
     def delete_files(self) -> set[str]:
         """Return the paths of the files of deletes, without a job of Spark.
@@ -332,9 +337,24 @@ class Version:
 
         The present one is kept, and what branches and tags name.
         """
-        self.table.expireSnapshots().expireOlderThan(older_than_ms).retainLast(1).commit()
+        return self._forgotten(self.table.expireSnapshots().expireOlderThan(older_than_ms).retainLast(1))
+
+    def thin_out(self, older_than_ms: int) -> int:
+        """Forget versions from before a time that no file lives by; return how many they were. Data stays as it is."""
+        metadata = json.loads(self._library.metadata_parser.toJson(self.table.operations().current()))
+        due = superfluous_versions(metadata, older_than_ms)
+        if not due:
+            return 0
+        expiring = self.table.expireSnapshots().cleanupLevel(self._library.metadata_only)
+        for id_ in due:
+            expiring.expireSnapshotId(id_)
+        return self._forgotten(expiring)
+
+    def _forgotten(self, expiring: Any) -> int:
+        before = self.snapshots
+        expiring.commit()
         self.table.refresh()
-        return self.snapshots - int(self.table.operations().current().snapshots().size())
+        return before - self.snapshots
 
     def remove_orphans(self, older_than_ms: int) -> int:
         """Remove files in the table's folders that no version has; return how many. Runs jobs of Spark."""

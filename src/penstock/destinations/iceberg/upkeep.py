@@ -30,9 +30,14 @@ from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering, unhurriedly
 from penstock.lake.upkeep import Rest, StoredFile, UpkeepPolicy, growing_run, plan_rewrites
+from penstock.model.mode import TableMode
 from penstock.model.table import TableSchema
 
 _ORPHANS_EVERY_S = 3600.0  # to look for them takes jobs of Spark
+# Every commit lists all versions, with a kilobyte each. From so many on, fewer at rest, those are forgotten that are
+# older than this and that no file lives by. It takes a look at each that stays, so it is not done every minute.
+_MANY_VERSIONS, _MANY_AT_REST = 600, 100
+_ALL_VERSIONS_S = 300.0
 _NO_ROWS = np.empty(0, np.int64)
 
 
@@ -197,9 +202,9 @@ class TableUpkeep:
     ) -> list[KnownFile]:
         """Return the files of deletes that another takes the place of.
 
-        All of them once a large file goes, since most of what they name may be its rows, or any file of a table that
-        rests. Else those that are many and
-        small; and where rows have to be deleted in the new file, those that did so in its sources.
+        All of them once a large file goes, since most of what they name may be its rows, or any file of a table at
+        rest. Else those that are many and small; and where rows have to be deleted in the new file, those that did so
+        in its sources.
         """
         for name in plan.dropped:
             index.deletes.pop(name, None)
@@ -219,6 +224,11 @@ class TableUpkeep:
             return
         now_s = self.clock().timestamp()
         self.done = self.done.with_more(expired_versions=version.expire(int((now_s - self.policy.keep_s) * 1000)))
+        is_due = version.snapshots >= (_MANY_AT_REST if plan.is_resting else _MANY_VERSIONS)
+        # Not those of a history, which others may read on from.
+        if is_due and self.table.layout.mode is not TableMode.HISTORY:
+            all_s = min(_ALL_VERSIONS_S, self.policy.keep_s)
+            self.done = self.done.with_more(expired_versions=version.thin_out(int((now_s - all_s) * 1000)))
         orphan_s = now_s - max(self.policy.orphan_s, self.policy.keep_s)
         is_due = now_s - self.table.known.orphans_sought_s >= _ORPHANS_EVERY_S
         if is_due and plan.folder.has_strangers(known, orphan_s):
