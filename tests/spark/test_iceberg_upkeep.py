@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from plugins.iceberg import MakeCatalog
 from pyspark.sql import SparkSession
 
-from penstock.destinations.iceberg import CatalogSettings, IcebergDestination, upkeep
+from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
 from penstock.lake.upkeep import UpkeepPolicy
 from penstock.model.cell import UNCHANGED
 from penstock.model.lsn import Lsn
@@ -34,7 +35,7 @@ class Lake:
 
     def __init__(self, spark: SparkSession, catalog: CatalogSettings, mode: TableMode = TableMode.CURRENT) -> None:
         self.spark, self.catalog, self.mode, self.store = spark, catalog, mode, MemoryStore()
-        self.later = dt.timedelta()
+        self.policy, self.later = POLICY, dt.timedelta()
         self.opened: list[IcebergDestination] = []
 
     def open(self) -> IcebergDestination:
@@ -44,7 +45,7 @@ class Lake:
             spark=lambda: self.spark,
             tables=self.store,
             modes=TableModes(self.mode),
-            upkeep=POLICY,
+            upkeep=self.policy,
             clock=lambda: BEGAN + self.later,
         )
         self.opened.append(destination)
@@ -123,10 +124,8 @@ def test_deletes_are_put_together_and_go_with_the_files_that_they_name(lake: Lak
     assert lake.count("") == 3899
 
 
-def test_versions_are_thinned_out_and_every_file_lives_as_long_as_before(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upkeep, "_MANY_VERSIONS", 3)
+def test_versions_are_thinned_out_and_every_file_lives_as_long_as_before(lake: Lake) -> None:
+    lake.policy = replace(POLICY, most_versions=3)
     kept = lake.kept()
     kept.fill()
     [full] = lake.select("snapshot_id", ".snapshots order by committed_at desc limit 1")

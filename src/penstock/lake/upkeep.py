@@ -40,6 +40,11 @@ class UpkeepPolicy:
     """A file of half that size is large enough; none is made much larger."""
     keep_s: float = 3600.0
     """For how long the table can be read as it was: what no younger version needs is removed."""
+    most_versions: int = 600
+    """From so many on, a sixth of it at rest, those are forgotten by which no file lives; for a format that lists all
+    versions at every commit, with a kilobyte each. That takes a look at each that stays, so it is not always done."""
+    all_versions_s: float = 300.0
+    """Younger ones than this are not forgotten for being many."""
     orphan_s: float = 86_400.0
     """At what age a file that no version ever had is nobody's: no writer takes that long to commit what it wrote."""
 

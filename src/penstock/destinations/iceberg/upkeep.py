@@ -34,10 +34,7 @@ from penstock.model.mode import TableMode
 from penstock.model.table import TableSchema
 
 _ORPHANS_EVERY_S = 3600.0  # to look for them takes jobs of Spark
-# Every commit lists all versions, with a kilobyte each. From so many on, fewer at rest, those are forgotten that are
-# older than this and that no file lives by. It takes a look at each that stays, so it is not done every minute.
-_MANY_VERSIONS, _MANY_AT_REST = 600, 100
-_ALL_VERSIONS_S = 300.0
+_AT_REST = 6  # what is worth less while changes go on is done from so many times fewer versions on
 _NO_ROWS = np.empty(0, np.int64)
 
 
@@ -224,11 +221,11 @@ class TableUpkeep:
             return
         now_s = self.clock().timestamp()
         self.done = self.done.with_more(expired_versions=version.expire(int((now_s - self.policy.keep_s) * 1000)))
-        is_due = version.snapshots >= (_MANY_AT_REST if plan.is_resting else _MANY_VERSIONS)
+        most = self.policy.most_versions // _AT_REST if plan.is_resting else self.policy.most_versions
         # Not those of a history, which others may read on from.
-        if is_due and self.table.layout.mode is not TableMode.HISTORY:
-            all_s = min(_ALL_VERSIONS_S, self.policy.keep_s)
-            self.done = self.done.with_more(expired_versions=version.thin_out(int((now_s - all_s) * 1000)))
+        if version.snapshots >= most and self.table.layout.mode is not TableMode.HISTORY:
+            older_than_ms = int((now_s - self.policy.all_versions_s) * 1000)
+            self.done = self.done.with_more(expired_versions=version.thin_out(older_than_ms))
         orphan_s = now_s - max(self.policy.orphan_s, self.policy.keep_s)
         is_due = now_s - self.table.known.orphans_sought_s >= _ORPHANS_EVERY_S
         if is_due and plan.folder.has_strangers(known, orphan_s):
