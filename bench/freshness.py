@@ -7,6 +7,7 @@ that holds it was committed. Both clocks are this machine's.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -97,7 +98,7 @@ def steady_tables(
         database.execute(Path(__file__).with_name("apply.sql").read_text())
         database.execute(f"call create_steady_tables({TABLES}, {steady.existing})")
         publish(database, [f"steady_{number + 1}" for number in range(TABLES)])
-        upkeep = UpkeepPolicy(upkeep_every_s)
+        upkeep = UpkeepPolicy(upkeep_every_s, rest_s=upkeep_every_s or math.inf)
         replicator = Replicator(workshop, lake, database, upkeep=upkeep, **kept_log())
         with replicator.running() as running:
             running.catch_up()

@@ -26,7 +26,7 @@ from penstock.testing.upkeep_suite import LATER, KeptLake, MakeLake, UpkeepSuite
 
 pytestmark = pytest.mark.spark
 
-POLICY = UpkeepPolicy(keep_s=3600)
+POLICY = UpkeepPolicy(keep_s=3600, rest_s=0)
 BEGAN = dt.datetime.now(dt.UTC)
 LONG = dt.timedelta(days=30)
 STRAY = "stray.parquet"

@@ -47,7 +47,7 @@ _SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
 )
 # So often that it meets everything else; what is compared is read sooner than it is removed.
-_UPKEEP = UpkeepPolicy(every_s=0.5, keep_s=15, most_versions=6, all_versions_s=1, orphan_s=30)
+_UPKEEP = UpkeepPolicy(every_s=0.5, keep_s=15, rest_s=0.5, most_superfluous=4, all_versions_s=1, orphan_s=30)
 _UPKEEP_STEPS = {"delta.upkeep_written", "iceberg.upkeep_written"}
 _DRIVER_STEPS = sorted({*steps("delta", "merge"), *steps("iceberg", "merge"), *_UPKEEP_STEPS})
 _COPY_STEPS = ["table_sync.before_copy", "table_sync.after_copy", "table_sync.before_catchup", "table_sync.part_copied"]

@@ -444,8 +444,9 @@ def test_a_lakes_table_takes_updates_no_more_often_than_configured(
     began, number = time.monotonic(), 0
     while lake.batches[u] < 10:
         number += 1
+        before = lake.batches[u]
         database.execute(f"update t set n = {number}; insert into u values ({number})")
-        time.sleep(0.02)
+        wait_until(lambda before=before: lake.batches[u] > before, "an insert to be applied")  # type: ignore[misc]
     pipelines.catch_up(pipeline)
     assert lake.batches[t] <= 1 + time.monotonic() - began
     assert lake.batches[t] < lake.batches[u], "inserts do not wait"

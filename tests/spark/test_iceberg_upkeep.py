@@ -26,7 +26,7 @@ from penstock.testing.upkeep_suite import LATER, KeptLake, MakeLake, UpkeepSuite
 
 pytestmark = pytest.mark.spark
 
-POLICY = UpkeepPolicy(keep_s=3600)
+POLICY = UpkeepPolicy(keep_s=3600, rest_s=0)
 BEGAN = dt.datetime.now(dt.UTC)
 
 
@@ -70,6 +70,9 @@ class Lake:
             f"call {self.catalog.name}.system.rewrite_data_files("
             "table => 'public.items', options => map('rewrite-all', 'true'))"
         )
+
+    def alter(self, what: str) -> None:
+        self.spark.sql(f"alter table {self.catalog.name}.public.items {what}")
 
     def kept(self) -> KeptLake:
         def files(_schema: TableSchema) -> int:
@@ -125,9 +128,11 @@ def test_deletes_are_put_together_and_go_with_the_files_that_they_name(lake: Lak
 
 
 def test_versions_are_thinned_out_and_every_file_lives_as_long_as_before(lake: Lake) -> None:
-    lake.policy = replace(POLICY, most_versions=3)
+    lake.policy = replace(POLICY, most_superfluous=3, all_versions_s=300)
     kept = lake.kept()
     kept.fill()
+    # What the table's own properties say of retention is for others.
+    lake.alter("set tblproperties ('history.expire.max-snapshot-age-ms' = '1')")
     [full] = lake.select("snapshot_id", ".snapshots order by committed_at desc limit 1")
     rows = lake.count("")
     kept.upkeep()
@@ -148,6 +153,20 @@ def test_versions_are_thinned_out_and_every_file_lives_as_long_as_before(lake: L
     assert [path in files for path in (lake.folder / "data").glob("*.parquet")] == [False]
     kept.destination = lake.open()
     assert kept.held() == (content, position)
+
+
+def test_files_stay_for_readers_when_they_are_replaced_long_after_the_last_change(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    kept.upkeep()
+    kept.apply([insert(ITEMS, 50, "late", "b")])
+    kept.upkeep()
+    [last] = lake.select("snapshot_id, committed_at", ".snapshots order by committed_at desc limit 1")
+    rows = lake.count("")
+    lake.later = last["committed_at"] - BEGAN + dt.timedelta(seconds=POLICY.keep_s, milliseconds=1)
+    assert kept.upkeep().rewritten_files == 2
+    assert lake.count(".snapshots") == 2
+    assert lake.count(f" version as of {last['snapshot_id']}") == rows
 
 
 def test_old_versions_go_with_their_files_and_the_position_stays(lake: Lake) -> None:

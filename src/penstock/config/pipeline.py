@@ -61,8 +61,8 @@ class BatchConfig(ConfigModel):
     max_bytes: PositiveInt = 64 << 20
     """How much is held in memory: 64 MiB makes files that a lake reads well, and a small process."""
     merge_every_ms: NonNegativeInt = 2000
-    """The least time from one commit of updates and deletes to the next, for each table of a lake: every one makes the
-    table slower to read until its upkeep. Inserts alone, what follows a pause and large amounts never wait. With 0
+    """The least time from a batch of a lake's table to its next one with updates or deletes: every such commit makes
+    the table slower to read until its upkeep. Inserts alone, what follows a pause and large amounts never wait. With 0
     nothing does: changes are visible a second sooner, with twice as many versions for readers and buckets."""
 
 

@@ -24,8 +24,11 @@ _JOINED_TIMES = 2
 _LEAST_BYTES = 64 << 10
 # From so many of a file's rows on, readers pay more for those that are gone than one rewriting costs.
 _WORN_SHARE = 0.2
-# At rest, from so many on: a row that changed costs a hundred times its own size at most. In a table that is no larger
-# than so many files of the wanted size: a larger one takes long to read anyway, and longer to rewrite.
+# At rest each of these is less strict: what is rewritten is up to sixteen times as much as was added, and a hundred
+# times what was changed. In a table that is no larger than so many files of the wanted size: a larger one takes long to
+# read anyway, and longer to rewrite.
+_RESTING_MIN_FILES = 2
+_RESTING_JOINED_TIMES = 16
 _RESTING_WORN_SHARE = 0.01
 _RESTING_FILES = 4
 
@@ -40,11 +43,13 @@ class UpkeepPolicy:
     """A file of half that size is large enough; none is made much larger."""
     keep_s: float = 3600.0
     """For how long the table can be read as it was: what no younger version needs is removed."""
-    most_versions: int = 600
-    """From so many on, a sixth of it at rest, those are forgotten by which no file lives; for a format that lists all
-    versions at every commit, with a kilobyte each. That takes a look at each that stays, so it is not always done."""
-    all_versions_s: float = 300.0
-    """Younger ones than this are not forgotten for being many."""
+    rest_s: float = 60.0
+    """A table that has not changed for so long is at rest."""
+    most_superfluous: int = 600
+    """So many versions are forgotten together by which no file lives, fewer at rest; for a format that lists all
+    versions at every commit, with a kilobyte each. It takes a look at each that stays, so it is not done one by one."""
+    all_versions_s: float = 600.0
+    """Younger ones than this are not superfluous."""
     orphan_s: float = 86_400.0
     """At what age a file that no version ever had is nobody's: no writer takes that long to commit what it wrote."""
 
@@ -75,40 +80,49 @@ class StoredFile:
 
 
 class Rest:
-    """Remembers how far each table was at its last upkeep."""
+    """Remembers since when each table is where it is, as its upkeeps find it."""
 
     def __init__(self) -> None:
-        self._positions: dict[TableId, Lsn] = {}
+        self._found: dict[TableId, tuple[Lsn, float]] = {}
 
-    def is_resting(self, table: TableId, position: Lsn) -> bool:
-        """Whether a table is where it was when this was last asked."""
-        before, self._positions[table] = self._positions.get(table), position
-        return before == position
+    def is_resting(self, table: TableId, position: Lsn, now_s: float, rest_s: float) -> bool:
+        """Whether a table is where it was at an earlier upkeep, so long ago."""
+        before = self._found.get(table)
+        if before is None or before[0] != position:
+            self._found[table] = position, now_s
+            return False
+        return now_s - before[1] >= rest_s
 
 
-def plan_rewrites(
-    files: Iterable[StoredFile], target_bytes: int, *, is_resting: bool = False
-) -> list[list[StoredFile]]:
-    """Return groups of files, each to be rewritten as one."""
+def can_be_put_in_order(files: Iterable[StoredFile], target_bytes: int) -> bool:
+    """Whether a table is so small that at rest it may be rewritten for little."""
+    return sum(file.live_bytes for file in files) <= _RESTING_FILES * target_bytes
+
+
+def plan_rewrites(files: Iterable[StoredFile], target_bytes: int, *, in_order: bool = False) -> list[list[StoredFile]]:
+    """Return groups of files, each to be rewritten as one; what leaves the table `in_order`, if that is wanted."""
     known = list(files)
-    is_put_in_order = is_resting and sum(file.live_bytes for file in known) <= _RESTING_FILES * target_bytes
-    worn_share = _RESTING_WORN_SHARE if is_put_in_order else _WORN_SHARE
+    worn_share = _RESTING_WORN_SHARE if in_order else _WORN_SHARE
     small = [file for file in known if file.live_bytes < target_bytes // 2]
-    run = _ordered(small) if is_put_in_order else growing_run(small)
+    run = growing_run(small, _RESTING_MIN_FILES, _RESTING_JOINED_TIMES) if in_order else growing_run(small)
     chosen = {file.name for file in run}
     worn = [file for file in known if file.is_worn(worn_share) and file.name not in chosen]
-    groups = [group for each in (run, worn) for group in _cut(each, target_bytes)]
+    # Large worn files stay apart from small ones, whose next rewriting would be theirs too; at rest there is none.
+    lists = [_ordered([*run, *worn])] if in_order else [run, worn]
+    groups = [group for each in lists for group in _cut(each, target_bytes)]
     # What is alone is as large as it can get already, unless it is worn: then it is not as it should be.
     return [group for group in groups if len(group) > 1 or group[0].is_worn(worn_share)]
 
 
-def growing_run(files: Iterable[StoredFile]) -> list[StoredFile]:
+def growing_run(
+    files: Iterable[StoredFile], min_files: int = _MIN_FILES, joined_times: int = _JOINED_TIMES
+) -> list[StoredFile]:
     """Return the smallest files, up to the last that is not much larger than all before it; none if they are few."""
     ordered = _ordered(files)
     before = [0, *accumulate(file.weight for file in ordered)]
-    joined = [place for place, file in enumerate(ordered) if file.weight <= _JOINED_TIMES * before[place]]
+    joined = [place for place, file in enumerate(ordered) if file.weight <= joined_times * before[place]]
     length = max(joined, default=-1) + 1
-    return ordered[:length] if length >= _MIN_FILES else []
+    return ordered[:length] if length >= min_files else []
 
 
 def _ordered(files: Iterable[StoredFile]) -> list[StoredFile]:

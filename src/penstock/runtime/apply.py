@@ -166,7 +166,9 @@ class ApplyWorker:
 
     def _dispatch(self) -> None:
         busy = frozenset[TableId]().union(*self._under_way)
-        free = [state for state in self._tables.all() if state.is_followed and state.id not in busy]
+        end = self._reader.end_lsn
+        idle = [state for state in self._tables.all() if state.is_followed and state.id not in busy]
+        free = [state for state in idle if not self._turns.is_waiting(state.id, end)]
         pending = self._skip_unchanged(free)
         if self._is_positioned:
             for state in pending:
@@ -201,8 +203,10 @@ class ApplyWorker:
 
     def _is_due(self, state: TableState) -> bool:
         assert state.watermark is not None
-        span = state.id, state.watermark, self._reader.end_lsn
-        return self._turns.is_due(state.id, self._reader.files(*span), is_truncated=bool(self._reader.truncates(*span)))
+        table, end = state.id, self._reader.end_lsn
+        span = table, state.watermark, end
+        is_truncated = bool(self._reader.truncates(*span))
+        return self._turns.is_due(table, end, self._reader.files(*span), is_truncated=is_truncated)
 
     def _submit(self, states: list[TableState]) -> None:
         starts = {state.id: state.watermark for state in states if state.watermark is not None}

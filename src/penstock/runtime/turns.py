@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from penstock.changelog.entry import DataFile
+from penstock.model.lsn import Lsn
 from penstock.model.table import TableId
 
 # Of changes in memory: so many are worth a commit of their own, and whoever catches up does not pause.
@@ -23,17 +24,29 @@ class Turns:
         self._every_s = every_s
         self._clock = clock
         self._began: dict[TableId, float] = {}
+        self._waiting: dict[TableId, Lsn] = {}
 
     def begin(self, table: TableId) -> None:
         """Note that a table's batch begins now."""
         self._began[table] = self._clock()
 
-    def is_due(self, table: TableId, changes: Iterable[DataFile], *, is_truncated: bool = False) -> bool:
-        """Whether a table's next batch may begin: inserts alone may always, they only add to a table."""
+    def is_waiting(self, table: TableId, end: Lsn) -> bool:
+        """Whether a table was not due with the log up to this end: there is nothing to look at before its time."""
+        return self._waiting.get(table) == end and not self._is_over(table)
+
+    def is_due(self, table: TableId, end: Lsn, changes: Iterable[DataFile], *, is_truncated: bool = False) -> bool:
+        """Whether a table's batch up to `end` may begin: inserts alone may always, they only add to a table."""
+        is_due = self._is_over(table) or _is_urgent(list(changes), is_truncated=is_truncated)
+        if not is_due:
+            self._waiting[table] = end
+        return is_due
+
+    def _is_over(self, table: TableId) -> bool:
         began = self._began.get(table)
-        if began is None or self._clock() - began >= self._every_s:
-            return True
-        found = list(changes)
-        if is_truncated or any(file.updates or file.deletes for file in found):
-            return sum(file.memory_bytes or file.size_bytes for file in found) >= _ENOUGH_BYTES
-        return True
+        return began is None or self._clock() - began >= self._every_s
+
+
+def _is_urgent(changes: list[DataFile], *, is_truncated: bool) -> bool:
+    if is_truncated or any(file.updates or file.deletes for file in changes):
+        return sum(file.memory_bytes or file.size_bytes for file in changes) >= _ENOUGH_BYTES
+    return True

@@ -31,7 +31,7 @@ from penstock.testing.batch import ArrowRows, no_spark
 from penstock.testing.destination_suite import ITEMS, START, Make, delete, insert, update
 from penstock.testing.upkeep_suite import BATCHES, LATER, KeptLake, MakeLake, UpkeepSuite
 
-POLICY = UpkeepPolicy(keep_s=3600)
+POLICY = UpkeepPolicy(keep_s=3600, rest_s=0)
 BEGAN = dt.datetime.now(dt.UTC)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.destinations.iceberg.versions import superfluous_versions
+from penstock.destinations.iceberg.versions import needed_since, superfluous_versions
 
 
 def version(id_: int, parent: int | None, **summary: str) -> dict[str, Any]:
@@ -50,12 +50,33 @@ def test_a_table_without_versions_has_none_to_forget() -> None:
     assert superfluous_versions({"current-snapshot-id": -1, "snapshots": [], "refs": {}}, 10_000) == []
 
 
-@given(st.lists(st.sets(st.integers(0, 30)), min_size=1, max_size=12), st.integers(0, 13))
-def test_every_file_that_was_ever_there_is_in_a_version_that_stays(contents: list[set[int]], young: int) -> None:
-    versions = []
-    for number, files in enumerate(contents, 1):
-        gone = contents[number - 2] - files if number > 1 else set()
-        versions.append(version(number, number - 1 or None, **({"deleted_data_files": "1"} if gone else {})))
-    forgotten = superfluous_versions(metadata(*versions), 1000 * young)
-    kept = [files for number, files in enumerate(contents, 1) if number not in forgotten]
-    assert set().union(*kept) == set().union(*contents)
+def test_commits_of_others_that_need_not_say_what_they_took_out_count_as_if_they_had() -> None:
+    foreign = [version(1, None), {**version(2, 1), "summary": {"operation": "replace"}}, version(3, 2)]
+    assert superfluous_versions(metadata(*foreign), 10_000) == [2]
+    ours = {**version(2, 1), "summary": {"operation": "overwrite", "penstock.p.1.lsn": "0/1"}}
+    assert superfluous_versions(metadata(version(1, None), ours, version(3, 2)), 10_000) == [2, 1]
+
+
+def test_the_version_that_was_the_present_one_at_a_time_is_needed_from_then_on() -> None:
+    assert needed_since(metadata(*chain()), 2500) == 2000
+    assert needed_since(metadata(*chain()), 3000) == 3000
+    assert needed_since(metadata(*chain()), 99_000) == 5000, "an old version that was replaced a moment ago"
+    assert needed_since(metadata(*chain()), 500) == 500
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 20)), st.none() | st.integers(0, 13)), min_size=1, max_size=12))
+def test_the_last_version_that_had_a_file_stays_however_often_they_are_thinned_out(
+    steps: list[tuple[set[int], int | None]],
+) -> None:
+    """Each step is another version with its files, and then perhaps all from before a time are thinned out."""
+    contents: dict[int, set[int]] = {}
+    versions: dict[int, dict[str, Any]] = {}
+    for number, (files, young) in enumerate(steps, 1):
+        gone = contents.get(number - 1, set()) - files
+        contents[number] = files
+        versions[number] = version(number, number - 1 or None, **({"deleted_data_files": "1"} if gone else {}))
+        if young is not None:
+            for id_ in superfluous_versions(metadata(*versions.values()), 1000 * young):
+                del versions[id_]
+        last = {file: id_ for id_, held in contents.items() for file in held}
+        assert set(last.values()) <= versions.keys()

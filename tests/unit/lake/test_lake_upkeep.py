@@ -16,7 +16,7 @@ from penstock.lake import rewrite
 from penstock.lake.key import Numbers
 from penstock.lake.layout import Layout
 from penstock.lake.rewrite import Rewriting, SourceFile, StoppedError, clustering
-from penstock.lake.upkeep import Rest, StoredFile, growing_run, plan_rewrites
+from penstock.lake.upkeep import Rest, StoredFile, can_be_put_in_order, growing_run, plan_rewrites
 from penstock.model.lsn import Lsn
 from penstock.model.mode import TableMode
 from penstock.model.table import TableId
@@ -70,34 +70,43 @@ def test_worn_small_files_are_rewritten_together() -> None:
     assert names(plan_rewrites(files(1000, 2000, 3000, gone=50), TARGET)) == [["f0", "f1", "f2"]]
 
 
-def test_a_table_rests_if_it_is_where_it_was() -> None:
+def test_a_table_rests_if_it_has_been_where_it_is_for_long_enough() -> None:
     rest = Rest()
-    asked = [(1, 10), (1, 10), (1, 20), (2, 20), (1, 20), (2, 30)]
-    found = [rest.is_resting(TableId(table), Lsn(position)) for table, position in asked]
-    assert found == [False, True, False, False, True, False]
+    asked = [(1, 10, 0), (1, 10, 59), (1, 10, 60), (1, 20, 90), (2, 20, 120), (1, 20, 149), (2, 30, 180), (1, 20, 150)]
+    found = [rest.is_resting(TableId(table), Lsn(position), now_s, 60) for table, position, now_s in asked]
+    assert found == [False, False, True, False, False, False, False, True]
 
 
-def test_at_rest_small_files_need_no_company() -> None:
-    assert names(plan_rewrites(files(1000, 1000, MEGABYTE), TARGET, is_resting=True)) == [["f0", "f1", "f2"]]
-    assert plan_rewrites(files(1000, TARGET), TARGET, is_resting=True) == []
+def test_put_in_order_small_files_need_no_company() -> None:
+    assert names(plan_rewrites(files(1000, 1000), TARGET, in_order=True)) == [["f0", "f1"]]
+    assert plan_rewrites(files(1000, TARGET), TARGET, in_order=True) == []
+
+
+def test_put_in_order_no_file_is_rewritten_for_much_less_than_it_is() -> None:
+    assert names(plan_rewrites(files(MEGABYTE, 17 * MEGABYTE), TARGET, in_order=True)) == []
+    assert names(plan_rewrites(files(MEGABYTE, 16 * MEGABYTE), TARGET, in_order=True)) == [["f0", "f1"]]
 
 
 @pytest.mark.parametrize(("gone", "is_rewritten"), [(0, False), (1, True)])
-def test_at_rest_a_file_is_rewritten_for_few_rows_that_are_gone(gone: int, is_rewritten: bool) -> None:
-    assert bool(plan_rewrites(files(TARGET, gone=gone), TARGET, is_resting=True)) is is_rewritten
+def test_put_in_order_a_file_is_rewritten_for_few_rows_that_are_gone(gone: int, is_rewritten: bool) -> None:
+    assert bool(plan_rewrites(files(TARGET, gone=gone), TARGET, in_order=True)) is is_rewritten
 
 
-def test_a_large_table_is_not_rewritten_for_few_rows_even_at_rest() -> None:
-    assert plan_rewrites(files(*[TARGET] * 5, 1000, 1000, gone=1), TARGET, is_resting=True) == []
+def test_put_in_order_worn_files_and_small_ones_become_one() -> None:
+    worn = StoredFile("worn", 20 * MEGABYTE, 100, 2)
+    assert names(plan_rewrites([worn, *files(1000, 1000)], TARGET, in_order=True)) == [["f0", "f1", "worn"]]
+
+
+def test_only_small_tables_are_put_in_order() -> None:
+    assert can_be_put_in_order(files(*[TARGET] * 4), TARGET)
+    assert not can_be_put_in_order(files(*[TARGET] * 4, 1000), TARGET)
 
 
 @given(st.lists(st.tuples(st.integers(1, 2 * TARGET), st.integers(0, 100)), max_size=60), st.booleans())
-def test_no_file_is_rewritten_twice_and_rewriting_comes_to_an_end(
-    found: list[tuple[int, int]], is_resting: bool
-) -> None:
+def test_no_file_is_rewritten_twice_and_rewriting_comes_to_an_end(found: list[tuple[int, int]], in_order: bool) -> None:
     stored = [StoredFile(f"f{number}", size, 100, gone) for number, (size, gone) in enumerate(found)]
     for round_ in range(20):
-        groups = plan_rewrites(stored, TARGET, is_resting=is_resting)
+        groups = plan_rewrites(stored, TARGET, in_order=in_order)
         chosen = [file.name for group in groups for file in group]
         assert len(set(chosen)) == len(chosen)
         if not groups:
@@ -107,7 +116,7 @@ def test_no_file_is_rewritten_twice_and_rewriting_comes_to_an_end(
             for number, group in enumerate(groups)
         ]
         stored = [file for file in stored if file.name not in chosen] + made
-    assert not plan_rewrites(stored, TARGET, is_resting=is_resting)
+    assert not plan_rewrites(stored, TARGET, in_order=in_order)
 
 
 def test_a_stream_leaves_few_files_and_writes_each_row_a_few_times() -> None:

@@ -8,6 +8,7 @@ from penstock.model.table import TableId
 from penstock.runtime.turns import Turns
 
 TABLE, OTHER = TableId(1), TableId(2)
+END = Lsn(100)
 MIB = 1 << 20
 
 
@@ -41,36 +42,48 @@ def changes(inserts: int = 0, updates: int = 0, deletes: int = 0, memory_bytes: 
 def test_updates_and_deletes_wait_for_their_turn() -> None:
     clock = Clock()
     turns = Turns(2.0, clock)
-    assert turns.is_due(TABLE, [changes(updates=1)]), "the first never waits"
+    assert turns.is_due(TABLE, END, [changes(updates=1)]), "the first never waits"
     turns.begin(TABLE)
     clock.now += 1.9
-    assert not turns.is_due(TABLE, [changes(updates=1)])
-    assert not turns.is_due(TABLE, [changes(inserts=5), changes(deletes=1)])
-    assert not turns.is_due(TABLE, [], is_truncated=True)
+    assert not turns.is_due(TABLE, END, [changes(updates=1)])
+    assert not turns.is_due(TABLE, END, [changes(inserts=5), changes(deletes=1)])
+    assert not turns.is_due(TABLE, END, [], is_truncated=True)
     clock.now += 0.1
-    assert turns.is_due(TABLE, [changes(updates=1)])
+    assert turns.is_due(TABLE, END, [changes(updates=1)])
 
 
 def test_inserts_alone_do_not_wait() -> None:
     turns = Turns(2.0, Clock())
     turns.begin(TABLE)
-    assert turns.is_due(TABLE, [changes(inserts=5), changes(inserts=1)])
+    assert turns.is_due(TABLE, END, [changes(inserts=5), changes(inserts=1)])
 
 
 def test_large_amounts_do_not_wait() -> None:
     turns = Turns(2.0, Clock())
     turns.begin(TABLE)
-    assert not turns.is_due(TABLE, [changes(updates=9, memory_bytes=4 * MIB - 1), changes(memory_bytes=4 * MIB)])
-    assert turns.is_due(TABLE, [changes(updates=9, memory_bytes=4 * MIB), changes(memory_bytes=4 * MIB)])
+    assert not turns.is_due(TABLE, END, [changes(updates=9, memory_bytes=4 * MIB - 1), changes(memory_bytes=4 * MIB)])
+    assert turns.is_due(TABLE, END, [changes(updates=9, memory_bytes=4 * MIB), changes(memory_bytes=4 * MIB)])
 
 
 def test_tables_have_turns_of_their_own() -> None:
     turns = Turns(2.0, Clock())
     turns.begin(TABLE)
-    assert turns.is_due(OTHER, [changes(updates=1)])
+    assert turns.is_due(OTHER, END, [changes(updates=1)])
 
 
 def test_without_a_time_nothing_waits() -> None:
     turns = Turns(0.0, Clock())
     turns.begin(TABLE)
-    assert turns.is_due(TABLE, [changes(updates=1)])
+    assert turns.is_due(TABLE, END, [changes(updates=1)])
+
+
+def test_a_table_that_waits_need_not_be_looked_at_until_its_time_or_more_changes_come() -> None:
+    clock = Clock()
+    turns = Turns(2.0, clock)
+    turns.begin(TABLE)
+    assert not turns.is_waiting(TABLE, END), "nobody has looked yet"
+    assert not turns.is_due(TABLE, END, [changes(updates=1)])
+    assert turns.is_waiting(TABLE, END)
+    assert not turns.is_waiting(TABLE, Lsn(101))
+    clock.now += 2.0
+    assert not turns.is_waiting(TABLE, END)

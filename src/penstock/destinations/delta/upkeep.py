@@ -28,7 +28,7 @@ from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.lake.locate import LakeFiles
 from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering, unhurriedly
-from penstock.lake.upkeep import Rest, StoredFile, UpkeepPolicy, plan_rewrites
+from penstock.lake.upkeep import Rest, StoredFile, UpkeepPolicy, can_be_put_in_order, plan_rewrites
 from penstock.model.lsn import Lsn
 from penstock.model.table import TableSchema
 
@@ -80,12 +80,15 @@ class TableUpkeep:
             if state is None:
                 return []
             self._set_retention(state)
-            is_resting = self.rest.is_resting(self.schema.id, Upholding(self.table, state).end)
+            position, now_s = Upholding(self.table, state).end, self.clock().timestamp()
+            is_resting = self.rest.is_resting(self.schema.id, position, now_s, self.policy.rest_s)
             members = {member.add["path"]: member for member in state.members.values()}
         self.done = self.done.with_more(files=len(members))
         described = (_described(member) for member in members.values())
         known = [each for each in described if each is not None]
-        groups = plan_rewrites(known, self.policy.target_file_bytes, is_resting=is_resting)
+        target_bytes = self.policy.target_file_bytes
+        in_order = is_resting and can_be_put_in_order(known, target_bytes)
+        groups = plan_rewrites(known, target_bytes, in_order=in_order)
         return [[members[file.name] for file in group] for group in groups]
 
     def _state(self) -> TableState | None:

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JJavaError
 from penstock.contract.batch import CopiedFile
 from penstock.contract.files import Files
 from penstock.destinations.iceberg.catalog import CatalogSettings
-from penstock.destinations.iceberg.versions import superfluous_versions
+from penstock.destinations.iceberg.versions import needed_since, superfluous_versions
 from penstock.errors import DestinationError, ErrorKind
 from penstock.failpoint import hit
 from penstock.model.lsn import Lsn
@@ -335,26 +335,36 @@ class Version:
     def expire(self, older_than_ms: int) -> int:
         """Forget old versions and remove files that only they had; return how many they were.
 
-        The present one is kept, and what branches and tags name.
+        The present one is kept, the one that was so at that time, and what branches and tags name.
         """
-        return self._forgotten(self.table.expireSnapshots().expireOlderThan(older_than_ms).retainLast(1))
+        needed_ms = needed_since(self._metadata(), older_than_ms)
+        return self._forgotten(self.table.expireSnapshots().expireOlderThan(needed_ms).retainLast(1))
 
-    def thin_out(self, older_than_ms: int) -> int:
-        """Forget versions from before a time that no file lives by; return how many they were. Data stays as it is."""
-        metadata = json.loads(self._library.metadata_parser.toJson(self.table.operations().current()))
-        due = superfluous_versions(metadata, older_than_ms)
-        if not due:
+    def thin_out(self, older_than_ms: int, least: int) -> int:
+        """Forget versions from before a time by which no file lives, if they are many; return how many they were.
+
+        Their manifests go with them, data files do not.
+        """
+        due = superfluous_versions(self._metadata(), older_than_ms)
+        if len(due) < max(least, 1):
             return 0
-        expiring = self.table.expireSnapshots().cleanupLevel(self._library.metadata_only)
+        # Without a time of ours that of the table's properties would count, or five days.
+        expiring = self.table.expireSnapshots().expireOlderThan(0).cleanupLevel(self._library.metadata_only)
         for id_ in due:
             expiring.expireSnapshotId(id_)
         return self._forgotten(expiring)
+
+    def _metadata(self) -> dict[str, Any]:
+        """Return the table's metadata as last looked at. As one text: a call for each version would take too long."""
+        found: dict[str, Any] = json.loads(self._library.metadata_parser.toJson(self.table.operations().current()))
+        return found
 
     def _forgotten(self, expiring: Any) -> int:
         before = self.snapshots
         expiring.commit()
         self.table.refresh()
-        return before - self.snapshots
+        # Others may have added some meanwhile.
+        return max(before - self.snapshots, 0)
 
     def remove_orphans(self, older_than_ms: int) -> int:
         """Remove files in the table's folders that no version has; return how many. Runs jobs of Spark."""

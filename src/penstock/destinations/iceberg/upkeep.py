@@ -29,12 +29,13 @@ from penstock.destinations.iceberg.schema import arrow_schema, with_ids
 from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering, unhurriedly
-from penstock.lake.upkeep import Rest, StoredFile, UpkeepPolicy, growing_run, plan_rewrites
+from penstock.lake.upkeep import Rest, StoredFile, UpkeepPolicy, can_be_put_in_order, growing_run, plan_rewrites
 from penstock.model.mode import TableMode
 from penstock.model.table import TableSchema
 
 _ORPHANS_EVERY_S = 3600.0  # to look for them takes jobs of Spark
-_AT_REST = 6  # what is worth less while changes go on is done from so many times fewer versions on
+_FEWER_AT_REST = 6  # times as few superfluous versions: nobody's commit waits for their removal
+_TIME_TRAVEL_S = 3600.0  # who keeps versions for longer wants to travel to each of them
 _NO_ROWS = np.empty(0, np.int64)
 
 
@@ -60,6 +61,8 @@ class Plan:
     columns: pa.Schema
     folder: DataFolder
     is_resting: bool
+    in_order: bool
+    """Whether what is rewritten leaves nothing to be done."""
 
     @cached_property
     def dropped(self) -> frozenset[str]:
@@ -113,9 +116,11 @@ class TableUpkeep:
             gone = {name: index.gone.get(name, BitMap64()) for name in index.rows}
             files = [StoredFile(name, index.sizes[name], rows, len(gone[name])) for name, rows in index.rows.items()]
             self.done = self.done.with_more(files=len(files))
-            is_resting = self.rest.is_resting(self.schema.id, seen.mark.lsn)
+            target_bytes, now_s = self.policy.target_file_bytes, self.clock().timestamp()
+            is_resting = self.rest.is_resting(self.schema.id, seen.mark.lsn, now_s, self.policy.rest_s)
+            in_order = is_resting and can_be_put_in_order(files, target_bytes)
             return Plan(
-                plan_rewrites(files, self.policy.target_file_bytes, is_resting=is_resting),
+                plan_rewrites(files, target_bytes, in_order=in_order),
                 {name: SourceFile(name, rows, gone[name]) for name, rows in index.rows.items()},
                 seen.version,
                 frozenset(index.deletes),
@@ -123,6 +128,7 @@ class TableUpkeep:
                 with_ids(arrow_schema(self.schema, self.table.layout), seen.version.schema),
                 DataFolder.of(seen.version.location, seen.version.filesystem),
                 is_resting,
+                in_order,
             )
 
     def _seen(self) -> Seen | None:
@@ -199,13 +205,13 @@ class TableUpkeep:
     ) -> list[KnownFile]:
         """Return the files of deletes that another takes the place of.
 
-        All of them once a large file goes, since most of what they name may be its rows, or any file of a table at
-        rest. Else those that are many and small; and where rows have to be deleted in the new file, those that did so
-        in its sources.
+        All of them once a large file goes, since most of what they name may be its rows, or any file of a table that
+        is put in order. Else those that are many and small; and where rows have to be deleted in the new file, those
+        that did so in its sources.
         """
         for name in plan.dropped:
             index.deletes.pop(name, None)
-        if any(plan.is_resting or file.size_bytes > self.policy.target_file_bytes // 2 for file in replaced):
+        if any(plan.in_order or file.size_bytes > self.policy.target_file_bytes // 2 for file in replaced):
             return list(index.deletes.values())
         chosen = _many(index.deletes.values())
         if loses_rows:
@@ -221,11 +227,11 @@ class TableUpkeep:
             return
         now_s = self.clock().timestamp()
         self.done = self.done.with_more(expired_versions=version.expire(int((now_s - self.policy.keep_s) * 1000)))
-        most = self.policy.most_versions // _AT_REST if plan.is_resting else self.policy.most_versions
         # Not those of a history, which others may read on from.
-        if version.snapshots >= most and self.table.layout.mode is not TableMode.HISTORY:
+        if self.table.layout.mode is not TableMode.HISTORY and self.policy.keep_s <= _TIME_TRAVEL_S:
+            most = self.policy.most_superfluous // (_FEWER_AT_REST if plan.is_resting else 1)
             older_than_ms = int((now_s - self.policy.all_versions_s) * 1000)
-            self.done = self.done.with_more(expired_versions=version.thin_out(older_than_ms))
+            self.done = self.done.with_more(expired_versions=version.thin_out(older_than_ms, most))
         orphan_s = now_s - max(self.policy.orphan_s, self.policy.keep_s)
         is_due = now_s - self.table.known.orphans_sought_s >= _ORPHANS_EVERY_S
         if is_due and plan.folder.has_strangers(known, orphan_s):

@@ -3,6 +3,9 @@
 Every commit writes the list of all versions again, and every reader begins with it: at one a second it is megabytes
 within the hour that files are kept. But what keeps a file is the last version that had it. So of old versions those
 are enough that came just before a commit that took files out of the table: one for each upkeep.
+
+Where the chain of versions has gaps the library removes files by reachability, and not by what each commit says that it
+took out: so does 1.12, and another version of it has to be tried before it is used.
 """
 
 from __future__ import annotations
@@ -11,7 +14,17 @@ from collections.abc import Mapping
 from typing import Any
 
 _REMOVALS = ("deleted-data-files", "removed-delete-files")
-"""What the summary of a commit has if it took files out."""
+"""What the summary of a commit has if it took files out; by the specification others need not say so."""
+_OURS = "penstock."
+
+
+def needed_since(metadata: Mapping[str, Any], older_than_ms: int) -> int:
+    """Return the time before which no version is needed by who began to read at a time, or later.
+
+    That is when the version came that was the present one then, however long before.
+    """
+    earlier = [each["timestamp-ms"] for each in metadata["snapshots"] if each["timestamp-ms"] <= older_than_ms]
+    return max(earlier, default=older_than_ms)
 
 
 def superfluous_versions(metadata: Mapping[str, Any], older_than_ms: int) -> list[int]:
@@ -28,7 +41,12 @@ def superfluous_versions(metadata: Mapping[str, Any], older_than_ms: int) -> lis
         version = known.get(child.get("parent-snapshot-id"))
         if version is not None and version["timestamp-ms"] < older_than_ms:
             id_ = version["snapshot-id"]
-            if id_ not in named and not any(removal in child["summary"] for removal in _REMOVALS):
+            if id_ not in named and not _takes_files_out(child["summary"]):
                 found.append(id_)
         child = version
     return found
+
+
+def _takes_files_out(summary: Mapping[str, str]) -> bool:
+    is_ours = any(name.startswith(_OURS) for name in summary)
+    return any(removal in summary for removal in _REMOVALS) or not (is_ours or summary["operation"] == "append")
