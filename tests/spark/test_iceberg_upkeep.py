@@ -138,7 +138,8 @@ def test_versions_are_thinned_out_and_every_file_lives_as_long_as_before(lake: L
     kept.upkeep()
     kept.apply([insert(ITEMS, 50, "late", "b")])
     files, snapshots = set((lake.folder / "data").iterdir()), lake.count(".snapshots")
-    lake.later = dt.timedelta(seconds=400)
+    # Iceberg's own clock dates versions: what is later than they are counts from now.
+    lake.later = dt.datetime.now(dt.UTC) - BEGAN + dt.timedelta(seconds=400)
     done = kept.upkeep()
     # What stays is the version before the files were put together, and the present one; the rewriting's own goes.
     assert (done.expired_versions, lake.count(".snapshots")) == (snapshots - 2, 2)
@@ -146,7 +147,7 @@ def test_versions_are_thinned_out_and_every_file_lives_as_long_as_before(lake: L
     assert len(list((lake.folder / "metadata").glob("snap-*.avro"))) == 2
     assert lake.count(f" version as of {full['snapshot_id']}") == rows
     content, position = kept.held()
-    lake.later = dt.timedelta(seconds=400 + POLICY.keep_s)
+    lake.later += dt.timedelta(seconds=POLICY.keep_s)
     kept.upkeep()
     # At rest: all rows are in one new file, and no other is left of those that the versions had.
     assert (lake.count(".snapshots"), lake.count(".files")) == (1, 1)
