@@ -100,9 +100,7 @@ class Library:
         self.identifier = iceberg.catalog.TableIdentifier
         self.schema_parser = iceberg.SchemaParser
         self.metadata_parser = iceberg.TableMetadataParser
-        self.metadata_only = jvm.java.lang.Enum.valueOf(
-            jvm.java.lang.Class.forName("org.apache.iceberg.ExpireSnapshots$CleanupLevel"), "METADATA_ONLY"
-        )
+        self.metadata_only = iceberg.ExpireSnapshots.CleanupLevel.METADATA_ONLY
         self.files_table = iceberg.MetadataTableType.FILES
         self.table_util = iceberg.spark.SparkTableUtil
         self.manifest_files = iceberg.ManifestFiles
