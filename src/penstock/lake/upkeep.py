@@ -45,7 +45,7 @@ class UpkeepPolicy:
     """For how long the table can be read as it was: what no younger version needs is removed."""
     rest_s: float = 60.0
     """A table that has not changed for so long is at rest."""
-    most_superfluous: int = 600
+    most_superfluous: int = 300
     """So many versions are forgotten together by which no file lives, fewer at rest; for a format that lists all
     versions at every commit, with a kilobyte each. It takes a look at each that stays, so it is not done one by one."""
     all_versions_s: float = 600.0
