@@ -22,8 +22,8 @@ from penstock.model.table import TableId
 from penstock.receiver.settings import Command
 from penstock.replication.progress import Need, Positions, positions
 from penstock.runtime.failure import FailurePolicy
+from penstock.runtime.pause import Pauses
 from penstock.runtime.tables import Tables, TableState
-from penstock.runtime.turns import Turns
 from penstock.spark.changes import LogEvents, LogView, require_same_columns
 from penstock.telemetry.log import get_logger
 
@@ -90,7 +90,7 @@ class ApplyWorker:
         self._pool = ThreadPoolExecutor(parallel_tables, thread_name_prefix="apply")
         self._under_way: dict[frozenset[TableId], Future[None]] = {}
         self._is_positioned = isinstance(applier.destination, Positioned)
-        self._turns = Turns(merge_every_s if isinstance(applier.destination, Maintained) else 0.0)
+        self._pauses = Pauses(merge_every_s if isinstance(applier.destination, Maintained) else 0.0)
         self.held_by: tuple[Need, ...] = ()
         """Those that the log still waits for."""
 
@@ -168,7 +168,7 @@ class ApplyWorker:
         busy = frozenset[TableId]().union(*self._under_way)
         end = self._reader.end_lsn
         idle = [state for state in self._tables.all() if state.is_followed and state.id not in busy]
-        free = [state for state in idle if not self._turns.is_waiting(state.id, end)]
+        free = [state for state in idle if not self._pauses.is_waiting(state.id, end)]
         pending = self._skip_unchanged(free)
         if self._is_positioned:
             for state in pending:
@@ -206,7 +206,7 @@ class ApplyWorker:
         table, end = state.id, self._reader.end_lsn
         span = table, state.watermark, end
         is_truncated = bool(self._reader.truncates(*span))
-        return self._turns.is_due(table, end, self._reader.files(*span), is_truncated=is_truncated)
+        return self._pauses.is_due(table, end, self._reader.files(*span), is_truncated=is_truncated)
 
     def _submit(self, states: list[TableState]) -> None:
         starts = {state.id: state.watermark for state in states if state.watermark is not None}
@@ -217,7 +217,7 @@ class ApplyWorker:
             # Chosen now and not when the tables were found to have changes: what arrived while they waited comes along.
             end = self._applier.end(starts, self._max_bytes)
             for table in starts:
-                self._turns.begin(table)
+                self._pauses.begin(table)
             failpoint.hit("apply.range_chosen")
             starts = {table: start for table, start in starts.items() if start < end}
             events = self._applier.apply(starts, end)

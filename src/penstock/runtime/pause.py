@@ -17,7 +17,7 @@ from penstock.model.table import TableId
 _ENOUGH_BYTES = 8 << 20
 
 
-class Turns:
+class Pauses:
     """Remembers when each table had its last batch. Asked by one thread, told by others."""
 
     def __init__(self, every_s: float, clock: Callable[[], float] = time.monotonic) -> None:
