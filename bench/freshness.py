@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +103,13 @@ def steady_tables(
         with replicator.running() as running:
             running.catch_up()
             # Whatever is compiled or loaded on first use was so in any pipeline that has run for a minute.
-            write(_of(database, Steady(steady.changes_per_s, _SETTLING_S, steady.existing)))
+            write(load_of(database, replace(steady, seconds=_SETTLING_S)))
             running.catch_up()
             yield database, replicator, running
 
 
-def _of(database: Database, steady: Steady) -> Load:
+def load_of(database: Database, steady: Steady) -> Load:
+    """Return what is to be written."""
     return Load(database.conninfo, steady.changes_per_s, steady.seconds, TABLES, INSERT_ONLY_TABLES)
 
 
@@ -117,7 +118,7 @@ def load_steadily(
 ) -> Figures:
     """Write for a while, and return how fresh the lake was."""
     began, jobs, before = time.time(), workshop.jobs, len(running.witness.batches)
-    written = write(_of(database, steady))
+    written = write(load_of(database, steady))
     running.catch_up()
     batches = running.witness.batches[before:]
     jobs = workshop.jobs - jobs

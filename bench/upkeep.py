@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from bench.contender import FAILURES
-from bench.freshness import TABLES, Steady, load_steadily, steady_tables
+from bench.freshness import TABLES, Steady, load_of, load_steadily, steady_tables
 from bench.measure import median, say
 from bench.replicator import DELTA, Replicator, Running, Workshop, require_equal
 from bench.source import Source
+from bench.steady import write
 from bench.witness import Batch, UpkeepNote, Witness
 from penstock.model.table import TableId
 from penstock.testing.postgres import wait_until
@@ -27,6 +31,8 @@ READ_RATIO = 1.5
 _READ = ("steady_1", f"steady_{TABLES}")
 """One with all kinds of changes, and one with inserts only."""
 _READS = 9
+_STREAMING, _STREAMING_S = "while streaming", 60.0
+"""For how long the load goes on while tables are read: longer than that takes, and than some brief upkeeps."""
 _UPKEEPS_TO_REST = 3
 """One may be under way when the last change comes, the next notes how far the table is, the third finds it there."""
 _FRESH_FILE_BYTES = 64 << 20
@@ -56,12 +62,19 @@ def _measure(source: Source, workshop: Workshop, steady: Steady, lake: str, ever
         batches = [each for each in witness.batches if each.visible_at >= began]
         fresh = {name: _written(workshop, replicator, name) for name in _READ}
         read = [_read(workshop, replicator, name, fresh[name], "right after") for name in _READ]
+        with ThreadPoolExecutor(1) as threads:
+            more = replace(steady, seconds=min(_STREAMING_S, steady.seconds))
+            writing = threads.submit(write, load_of(database, more))
+            read += [_read(workshop, replicator, name, fresh[name], _STREAMING) for name in _READ]
+            writing.result()
+        running.catch_up()
         if every_s is not None:
             _wait_for_rest(witness)
             read += [_read(workshop, replicator, name, fresh[name], "at rest") for name in _READ]
         figures |= {
             "batch_ms": _parts(batches, began, steady.seconds),
-            "upkeep": _upkeep_figures(witness.upkeeps, running),
+            "upkeep": _upkeep_figures([note for note in witness.upkeeps if not note.is_brief], running),
+            "brief_upkeep": _upkeep_figures([note for note in witness.upkeeps if note.is_brief], running),
             "read": read,
         }
         for name in _READ:
@@ -103,7 +116,7 @@ def _wait_for_rest(witness: Witness) -> None:
     seen, tables = len(witness.upkeeps), len(_last_files(witness.upkeeps))
 
     def are_resting() -> bool:
-        since = Counter(note.table for note in witness.upkeeps[seen:])
+        since = Counter(note.table for note in witness.upkeeps[seen:] if not note.is_brief)
         return sum(count >= _UPKEEPS_TO_REST for count in since.values()) >= tables
 
     wait_until(are_resting, "all tables to be put in order", timeout_s=600)
@@ -112,8 +125,9 @@ def _wait_for_rest(witness: Witness) -> None:
 def _read(workshop: Workshop, replicator: Replicator, table: str, fresh: str, when: str) -> Figures:
     """Read a table and a fresh copy of it in turns; medians."""
     streamed = replicator.sql_name(table)
+    by_spark = partial(_by_spark, workshop, is_cold=replicator.lake == DELTA and when == _STREAMING)
     ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-        name: (_by_spark(workshop, query.format(streamed)), _by_spark(workshop, query.format(fresh)))
+        name: (by_spark(query.format(streamed)), by_spark(query.format(fresh)))
         for name, query in (("spark sum", _SUM), ("spark scan", _SCAN))
     }
     if replicator.lake == DELTA:
@@ -147,8 +161,20 @@ def _fresh_folder(replicator: Replicator, table: str) -> Path:
     return location.with_name(f"fresh_{table}")
 
 
-def _by_spark(workshop: Workshop, query: str) -> Callable[[], object]:
-    return lambda: workshop.spark.sql(query).collect()
+def _by_spark(workshop: Workshop, query: str, *, is_cold: bool) -> Callable[[], object]:
+    """Return what runs a query; if `is_cold`, by a reader of Delta that has not met the table's version before.
+
+    Spark takes longer to make itself a picture of a version than for the rest, whoever wrote it. Of a table that
+    changes every query meets another one; so that is compared with the first query of the other table.
+    """
+    jvm: Any = workshop.spark._jvm  # noqa: SLF001  # no other way
+
+    def run() -> object:
+        if is_cold:
+            jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        return workshop.spark.sql(query).collect()
+
+    return run
 
 
 def _by_library(folder: Path) -> Callable[[], object]:

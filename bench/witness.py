@@ -133,6 +133,7 @@ class UpkeepNote:
     table: TableId
     seconds: float
     done: Upkeep
+    is_brief: bool
 
 
 class Witness:
@@ -179,11 +180,16 @@ class Witness:
         """How often tables get their upkeep."""
         return self._maintained.upkeep_every_s
 
-    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool]) -> Upkeep:
+    @property
+    def brief_upkeep_after(self) -> int:
+        """After how many batches tables get a brief one."""
+        return self._maintained.brief_upkeep_after
+
+    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool], *, is_brief: bool = False) -> Upkeep:
         """Look after a table, and note what it took."""
         began = time.perf_counter()
-        done = self._maintained.upkeep(table, is_stopping)
-        self.upkeeps.append(UpkeepNote(table.id, time.perf_counter() - began, done))
+        done = self._maintained.upkeep(table, is_stopping, is_brief=is_brief)
+        self.upkeeps.append(UpkeepNote(table.id, time.perf_counter() - began, done, is_brief))
         return done
 
     def write_events(self, events: EventBatch) -> None:

@@ -418,13 +418,14 @@ class KeptLake(Lake):
     """One whose tables need upkeep, and which counts what it got."""
 
     upkeep_every_s: float | None = None
+    brief_upkeep_after = 1
 
     def __init__(self) -> None:
         super().__init__()
         self.batches: Counter[TableId] = Counter()
 
-    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool]) -> Upkeep:
-        raise AssertionError(f"{table.name} has no schedule", is_stopping())
+    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool], *, is_brief: bool = False) -> Upkeep:
+        raise AssertionError(f"{table.name} has no schedule", is_stopping(), is_brief)
 
     def write_events(self, events: EventBatch) -> None:
         self.batches.update(events.tables().keys())

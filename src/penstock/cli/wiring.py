@@ -145,7 +145,7 @@ def _build(config: ReplicatorConfig, store: Store, session: LazySession) -> Dest
 
 def _upkeep(config: UpkeepConfig) -> UpkeepPolicy:
     every_s = config.every_s if config.is_enabled else None
-    return UpkeepPolicy(every_s, config.target_file_bytes, config.keep_versions_s)
+    return UpkeepPolicy(every_s, config.brief_after_batches, config.target_file_bytes, config.keep_versions_s)
 
 
 def _s3_settings(config: S3Config | None) -> S3Settings | None:

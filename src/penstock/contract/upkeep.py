@@ -51,12 +51,18 @@ class Maintained(Protocol):
 
     @property
     def upkeep_every_s(self) -> float | None:
-        """How long to wait between two upkeeps of a table; None for ever."""
+        """How long to wait between two upkeeps of a table; None for ever, and for brief ones too."""
         ...
 
-    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool]) -> Upkeep:
+    @property
+    def brief_upkeep_after(self) -> int:
+        """After how many batches of a table it gets a brief one, however short the time is."""
+        ...
+
+    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool], *, is_brief: bool = False) -> Upkeep:
         """Do for a table what is due, and change neither its rows nor its position.
 
+        In a brief one only what makes the table slower to read from batch to batch: it comes every few seconds.
         Called by one thread, table after table, for tables that are followed, while other threads go on applying
         changes, to the same table too: nobody must be made to wait for longer than a commit takes. It may be cut off
         at any moment by a crash, and should return soon once `is_stopping` is true. Raising costs the table

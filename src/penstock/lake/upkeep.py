@@ -2,8 +2,9 @@
 
 Batches leave small files behind. The smallest are put together, and with them every file that is not much larger
 than all before it: so what a row costs over its life is a few rewritings, and the files that remain get larger
-from one to the next. A file of which many rows are gone is rewritten whatever its size. A table that has come to rest
-is put in order for good: what would be too much work while changes go on is then done once.
+from one to the next. A file of which many rows are gone is rewritten whatever its size. Between two upkeeps, after some
+batches, the smallest files are put together: of a small table, to open them takes readers longer than all its rows. A
+table that has come to rest is put in order for good: what would be too much work while changes go on is then done once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from penstock.model.lsn import Lsn
 from penstock.model.table import TableId
 
 # With fewer, what is gained is less than a commit costs that others have to read.
-_MIN_FILES = 8
+_MIN_FILES = 4
 # A file joins those before it if it is at most so many times as large as they are together: then each rewriting makes
 # it half as large again, and a row is written ten times on its way from one megabyte to sixty-four.
 _JOINED_TIMES = 2
@@ -24,6 +25,8 @@ _JOINED_TIMES = 2
 _LEAST_BYTES = 64 << 10
 # From so many of a file's rows on, readers pay more for those that are gone than one rewriting costs.
 _WORN_SHARE = 0.2
+# A brief upkeep leaves larger files alone, so that it is brief: they are fewer, and take long to read anyway.
+_BRIEF_BYTES = 1 << 20
 # At rest each of these is less strict: what is rewritten is up to sixteen times as much as was added, and a hundred
 # times what was changed. In a table that is no larger than so many files of the wanted size: a larger one takes long to
 # read anyway, and longer to rewrite.
@@ -38,7 +41,10 @@ class UpkeepPolicy:
     """How much upkeep tables get."""
 
     every_s: float | None = 60.0
-    """How long to wait between two upkeeps of a table; None for ever."""
+    """How long to wait between two upkeeps of a table; None for ever, and for brief ones too."""
+    brief_after: int = 4
+    """After so many batches of a table its small files are put together: with its deletes each takes a reader of
+    Iceberg ten milliseconds, and a small table a tenth of a second in all."""
     target_file_bytes: int = 64 << 20
     """A file of half that size is large enough; none is made much larger."""
     keep_s: float = 3600.0
@@ -112,6 +118,11 @@ def plan_rewrites(files: Iterable[StoredFile], target_bytes: int, *, in_order: b
     groups = [group for each in lists for group in _cut(each, target_bytes)]
     # What is alone is as large as it can get already, unless it is worn: then it is not as it should be.
     return [group for group in groups if len(group) > 1 or group[0].is_worn(worn_share)]
+
+
+def plan_brief_rewrites(files: Iterable[StoredFile], target_bytes: int) -> list[list[StoredFile]]:
+    """Return groups of small files, each to be rewritten as one, that are little work."""
+    return _cut(growing_run(file for file in files if file.live_bytes < _BRIEF_BYTES), target_bytes)
 
 
 def growing_run(

@@ -55,6 +55,8 @@ class TableState:
     copy: CopyProgress | None = None
     """None before this process copied it."""
     applied_events: int = 0
+    batches: int = 0
+    """Those that had changes of it, since the process started."""
     attempts: int = 0
     """Failures in a row."""
     upkeep: UpkeepTotals = field(default_factory=UpkeepTotals)
@@ -220,6 +222,7 @@ class Tables:
                 self.changed.notify_all()
             if events:
                 state.attempts = 0
+                state.batches += 1
             return True
 
     def persist(self) -> None:

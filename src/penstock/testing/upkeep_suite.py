@@ -77,7 +77,7 @@ class KeptLake:
             self.at += 10
         self.destination.write_events(ArrowEvents([ITEMS], events, Lsn(self.at), self.spark))
 
-    def upkeep(self, meanwhile: Callable[[], object] = lambda: None) -> Upkeep:
+    def upkeep(self, meanwhile: Callable[[], object] = lambda: None, *, is_brief: bool = False) -> Upkeep:
         """Give the table its upkeep; while rows are read, something else happens, once, or behind it if none are."""
         waiting = [meanwhile]
 
@@ -87,7 +87,7 @@ class KeptLake:
             return False
 
         assert isinstance(self.destination, Maintained)
-        done = self.destination.upkeep(ITEMS, happen)
+        done = self.destination.upkeep(ITEMS, happen, is_brief=is_brief)
         happen()
         return done
 
@@ -160,6 +160,22 @@ class UpkeepSuite:
         assert lake.upkeep(lambda: lake.apply(*LATER)).written_files == 1
         assert lake.held() == self.expected(make, mode, LATER)
         lake.apply(*LAST)
+        assert lake.held() == self.expected(make, mode, LATER, LAST)
+
+    @in_every_mode
+    def test_a_brief_upkeep_puts_small_files_together_while_changes_are_applied(
+        self, make: MakeLake, mode: TableMode
+    ) -> None:
+        """And leaves rows and position as they are; the next whole one goes on from there."""
+        lake = make(mode)
+        lake.fill()
+        before = lake.files(ITEMS)
+        done = lake.upkeep(lambda: lake.apply(*LATER), is_brief=True)
+        assert (done.rewritten_files, done.written_files) == (before, 1)
+        assert (done.expired_versions, done.removed_files) == (0, 0)
+        assert lake.held() == self.expected(make, mode, LATER)
+        assert lake.upkeep(is_brief=True).is_idle
+        lake.upkeep(lambda: lake.apply(*LAST))
         assert lake.held() == self.expected(make, mode, LATER, LAST)
 
     @in_every_mode

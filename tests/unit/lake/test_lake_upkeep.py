@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,7 @@ from penstock.lake import rewrite
 from penstock.lake.key import Numbers
 from penstock.lake.layout import Layout
 from penstock.lake.rewrite import Rewriting, SourceFile, StoppedError, clustering
-from penstock.lake.upkeep import Rest, StoredFile, can_be_put_in_order, growing_run, plan_rewrites
+from penstock.lake.upkeep import Rest, StoredFile, can_be_put_in_order, growing_run, plan_brief_rewrites, plan_rewrites
 from penstock.model.lsn import Lsn
 from penstock.model.mode import TableMode
 from penstock.model.table import TableId
@@ -35,8 +36,8 @@ def names(groups: list[list[StoredFile]]) -> list[list[str]]:
 
 
 def test_a_few_small_files_wait_for_company() -> None:
-    assert plan_rewrites(files(*[1000] * 7), TARGET) == []
-    assert len(plan_rewrites(files(*[1000] * 8), TARGET)) == 1
+    assert plan_rewrites(files(*[1000] * 3), TARGET) == []
+    assert len(plan_rewrites(files(*[1000] * 4), TARGET)) == 1
 
 
 def test_a_large_file_is_not_rewritten_for_the_sake_of_small_ones() -> None:
@@ -68,6 +69,13 @@ def test_worn_files_are_rewritten_whatever_their_size(gone: int, is_worn: bool) 
 
 def test_worn_small_files_are_rewritten_together() -> None:
     assert names(plan_rewrites(files(1000, 2000, 3000, gone=50), TARGET)) == [["f0", "f1", "f2"]]
+
+
+def test_a_brief_upkeep_puts_small_files_together_and_leaves_all_others_alone() -> None:
+    small = [StoredFile(f"s{number}", 1000, 100, 99) for number in range(8)]
+    others = [*files(*[MEGABYTE] * 20), StoredFile("worn", MEGABYTE, 100, 0), StoredFile("large", TARGET, 100, 90)]
+    assert names(plan_brief_rewrites([*small, *others], TARGET)) == [[file.name for file in small]]
+    assert plan_brief_rewrites([*small[:3], *others], TARGET) == []
 
 
 def test_a_table_rests_if_it_has_been_where_it_is_for_long_enough() -> None:
@@ -119,20 +127,40 @@ def test_no_file_is_rewritten_twice_and_rewriting_comes_to_an_end(found: list[tu
     assert not plan_rewrites(stored, TARGET, in_order=in_order)
 
 
-def test_a_stream_leaves_few_files_and_writes_each_row_a_few_times() -> None:
-    stored: list[StoredFile] = []
-    written = 0
-    for minute in range(24 * 60):
-        stored += [StoredFile(f"{minute}.{second}", 20_000, 100, 0) for second in range(60)]
-        for group in plan_rewrites(stored, TARGET):
+@dataclass
+class Stream:
+    """A table that grows, and how much was written to put its files together."""
+
+    stored: list[StoredFile] = field(default_factory=list)
+    written: int = 0
+
+    def add(self, name: str) -> None:
+        self.stored.append(StoredFile(name, 20_000, 100, 0))
+
+    def rewrite(self, groups: list[list[StoredFile]]) -> None:
+        for group in groups:
             size = sum(file.size_bytes for file in group)
-            written += size
-            stored = [file for file in stored if file not in group]
-            stored.append(StoredFile(f"{minute}+{group[0].name}", size, 100, 0))
-    total = sum(file.size_bytes for file in stored)
-    assert len(stored) < 2 * total // TARGET + 20
-    assert written < 12 * total
-    sizes = sorted(file.size_bytes for file in stored if file.size_bytes < TARGET // 2)
+            self.written += size
+            self.stored = [file for file in self.stored if file not in group]
+            self.stored.append(StoredFile(f"+{group[0].name}", size, 100, 0))
+
+
+@pytest.mark.parametrize(("brief_after", "most_small", "most_written"), [(60, 66, 12), (4, 8, 30)])
+def test_a_stream_leaves_few_files_and_writes_each_row_a_few_times(
+    brief_after: int, most_small: int, most_written: int
+) -> None:
+    stream = Stream()
+    for second in range(24 * 3600):
+        stream.add(str(second))
+        if second % 60 == 59:
+            stream.rewrite(plan_rewrites(stream.stored, TARGET))
+        elif second % brief_after == brief_after - 1:
+            stream.rewrite(plan_brief_rewrites(stream.stored, TARGET))
+        assert sum(file.size_bytes < MEGABYTE for file in stream.stored) <= most_small
+    total = sum(file.size_bytes for file in stream.stored)
+    assert len(stream.stored) < 2 * total // TARGET + 20
+    assert stream.written < most_written * total
+    sizes = sorted(file.size_bytes for file in stream.stored if file.size_bytes < TARGET // 2)
     assert all(after > before for before, after in pairwise(sizes))
 
 

@@ -27,13 +27,17 @@ class Lake:
     """A destination that takes two seconds for each upkeep."""
 
     looked_after: list[TableId] = field(default_factory=list)
+    briefly: list[float] = field(default_factory=list)
+    """When there was a brief one."""
     fails: bool = False
     now: float = 0.0
     upkeep_every_s: float | None = 60.0
+    brief_upkeep_after: int = 8
 
-    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool]) -> Upkeep:
+    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool], *, is_brief: bool = False) -> Upkeep:
         assert not is_stopping()
         self.looked_after.append(table.id)
+        self.briefly += [self.now] if is_brief else []
         self.now += 2
         if self.fails:
             raise DestinationError("the lake is away")
@@ -70,17 +74,61 @@ def test_a_followed_table_gets_its_upkeep_a_while_after_it_is_met_and_then_again
         assert lake.looked_after == [ITEMS.id] * times
 
 
+def test_a_table_gets_a_brief_one_after_some_batches_however_short_the_time_is(
+    lake: Lake, tables: Tables, worker: UpkeepWorker
+) -> None:
+    state = tables.get(ITEMS.id)
+    for second in range(60):
+        lake.now = second
+        tables.advance(ITEMS.id, Lsn(10 + second), events=second % 2)
+        tables.advance(ORDERS.id, Lsn(10 + second), events=1)
+        worker.step()
+    assert state.batches == 30
+    assert lake.briefly == [15, 31, 47], "every eight batches that had changes"
+    assert set(lake.looked_after) == {ITEMS.id}, "and none while a table is copied"
+
+
+def test_brief_ones_keep_a_distance(lake: Lake, tables: Tables, worker: UpkeepWorker) -> None:
+    lake.brief_upkeep_after = 1
+    for second in range(20):
+        lake.now = max(lake.now, second)
+        tables.advance(ITEMS.id, Lsn(10 + second), events=1)
+        worker.step()
+    assert lake.briefly == [5, 12, 19], "each took two seconds, and five passed"
+
+
+def test_what_an_upkeep_by_the_clock_has_seen_to_needs_no_brief_one(
+    lake: Lake, tables: Tables, worker: UpkeepWorker
+) -> None:
+    worker.step()
+    for number in range(8):
+        tables.advance(ITEMS.id, Lsn(10 + number), events=1)
+    for lake.now in (60, 70):
+        worker.step()
+    assert (len(lake.looked_after), lake.briefly) == (1, [])
+
+
 def test_what_was_done_is_told(lake: Lake, tables: Tables, worker: UpkeepWorker) -> None:
     with capture_logs() as lines:
         for lake.now in (0, 60, 200):
             worker.step()
-    assert [line["event"] for line in lines] == ["table was kept up"] * 2
+    assert [(line["event"], line["log_level"]) for line in lines] == [("table was kept up", "info")] * 2
     wanted = {"table": "public.items", "seconds": 2, "rewritten_files": 9, "files": 3}
     assert {name: lines[0][name] for name in wanted} == wanted
     told = table_report(tables.get(ITEMS.id))
     assert (told.files, told.upkeep_runs, told.upkeep_seconds) == (3, 2, 4.0)
     assert (told.upkeep_rewritten_files, told.upkeep_rewritten_bytes, told.upkeep_failures) == (18, 1800, 0)
     assert told.upkeep_at is not None
+
+
+def test_brief_ones_are_counted_and_told_to_who_looks_closely(lake: Lake, tables: Tables, worker: UpkeepWorker) -> None:
+    lake.brief_upkeep_after = 1
+    tables.advance(ITEMS.id, Lsn(10), events=1)
+    with capture_logs() as lines:
+        for lake.now in (0, 5):
+            worker.step()
+    assert [(line["event"], line["log_level"]) for line in lines] == [("table was kept up", "debug")]
+    assert table_report(tables.get(ITEMS.id)).upkeep_runs == 1
 
 
 def test_an_upkeep_that_fails_stops_nothing_and_is_tried_again(

@@ -215,13 +215,18 @@ class DeltaDestination:
         """How long to wait between two upkeeps of a table."""
         return self._upkeep.every_s
 
-    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool]) -> Upkeep:
-        """Rewrite small and worn files, and remove what is out of retention."""
+    @property
+    def brief_upkeep_after(self) -> int:
+        """After how many batches a table gets a brief one."""
+        return self._upkeep.brief_after
+
+    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool], *, is_brief: bool = False) -> Upkeep:
+        """Rewrite small and worn files, and remove what is out of retention; in a brief one only the small ones."""
         committer = self._committer(table.id, self._place(table))
         with translated(f"Upkeep of the Delta table at {committer.location}"):
             lake_table = LakeTable(self._log(table.id, committer), committer, self._search, self._layout(table))
-            turn = self._turns.of(table.id)
-            return TableUpkeep(lake_table, table, self._upkeep, self._rest, turn, self._clock, is_stopping).run()
+            policy, rest, turn, clock = self._upkeep, self._rest, self._turns.of(table.id), self._clock
+            return TableUpkeep(lake_table, table, policy, rest, turn, clock, is_stopping, is_brief).run()
 
     def _layout(self, schema: TableSchema) -> Layout:
         return Layout(self.modes.of(schema.name, schema.id), self._cdc)

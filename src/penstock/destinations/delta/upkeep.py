@@ -28,13 +28,22 @@ from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.lake.locate import LakeFiles
 from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering, unhurriedly
-from penstock.lake.upkeep import Rest, StoredFile, UpkeepPolicy, can_be_put_in_order, plan_rewrites
+from penstock.lake.upkeep import (
+    Rest,
+    StoredFile,
+    UpkeepPolicy,
+    can_be_put_in_order,
+    plan_brief_rewrites,
+    plan_rewrites,
+)
 from penstock.model.lsn import Lsn
 from penstock.model.table import TableSchema
 
 _LOG = "_delta_log"
 # As often as Spark itself writes one; batches do so every hundredth time, and need not wait for it any more.
 _CHECKPOINT_ENTRIES = 10
+# In a brief upkeep rather from so many on: each is as large as what was removed within the retention, and kept as long.
+_BRIEF_CHECKPOINT_ENTRIES = 25
 _DATA_SUFFIXES = (".parquet", ".bin")
 
 
@@ -61,6 +70,7 @@ class TableUpkeep:
     turn: RLock
     clock: Callable[[], dt.datetime]
     is_stopping: Callable[[], bool]
+    is_brief: bool
     done: Upkeep = field(default_factory=Upkeep)
 
     def run(self) -> Upkeep:
@@ -68,8 +78,9 @@ class TableUpkeep:
         try:
             for group in self._planned():
                 self._rewrite(group)
-            self._checkpoint()
-            self._clean()
+            self._checkpoint(_BRIEF_CHECKPOINT_ENTRIES if self.is_brief else _CHECKPOINT_ENTRIES)
+            if not self.is_brief:
+                self._clean()
         except StoppedError:
             pass
         return self.done
@@ -86,10 +97,13 @@ class TableUpkeep:
         self.done = self.done.with_more(files=len(members))
         described = (_described(member) for member in members.values())
         known = [each for each in described if each is not None]
+        return [[members[file.name] for file in group] for group in self._chosen(known, is_resting=is_resting)]
+
+    def _chosen(self, files: Sequence[StoredFile], *, is_resting: bool) -> list[list[StoredFile]]:
         target_bytes = self.policy.target_file_bytes
-        in_order = is_resting and can_be_put_in_order(known, target_bytes)
-        groups = plan_rewrites(known, target_bytes, in_order=in_order)
-        return [[members[file.name] for file in group] for group in groups]
+        if self.is_brief:
+            return plan_brief_rewrites(files, target_bytes)
+        return plan_rewrites(files, target_bytes, in_order=is_resting and can_be_put_in_order(files, target_bytes))
 
     def _state(self) -> TableState | None:
         """Return the table's present state, if it is one that we may write to."""
@@ -162,12 +176,12 @@ class TableUpkeep:
             write_vectors(self._folder, writer, draft)
         draft.actions.append(added)
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, entries: int) -> None:
         """Spare readers most entries of the log: they read them one by one, behind the newest checkpoint."""
         with self.turn:
             state = self._state()
             version = -1 if state is None else state.version
-        if version - self.table.log.checkpointed_version() >= _CHECKPOINT_ENTRIES:
+        if version - self.table.log.checkpointed_version() >= entries:
             self.table.committer.checkpoint()
 
     def _clean(self) -> None:

@@ -59,6 +59,8 @@ _PROPERTIES = {
     # A commit a second would leave as many metadata files, each as long as the table has snapshots.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
+    # A manifest for each commit is two milliseconds more of every reader's planning.
+    "commit.manifest.min-count-to-merge": "4",
 }
 
 
@@ -258,8 +260,13 @@ class IcebergDestination:
         """How long to wait between two upkeeps of a table."""
         return self._upkeep.every_s
 
-    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool]) -> Upkeep:
-        """Rewrite small and worn files, put deletes together, and forget old versions."""
+    @property
+    def brief_upkeep_after(self) -> int:
+        """After how many batches a table gets a brief one."""
+        return self._upkeep.brief_after
+
+    def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool], *, is_brief: bool = False) -> Upkeep:
+        """Rewrite small and worn files, put deletes together, and forget old versions; in a brief one no versions."""
         place = self._known_place(table.id)
         if place is None:
             return Upkeep()
@@ -267,7 +274,7 @@ class IcebergDestination:
             lake_table, turn = self._lake_table(table, place), self._turns.of(table.id)
             open_ = partial(self._library().open, place)
             policy, rest, clock = self._upkeep, self._rest, self._clock
-            return TableUpkeep(lake_table, table, open_, policy, rest, turn, clock, is_stopping).run()
+            return TableUpkeep(lake_table, table, open_, policy, rest, turn, clock, is_stopping, is_brief).run()
 
     def _library(self) -> Library:
         """Return Iceberg's library in the JVM that runs now."""

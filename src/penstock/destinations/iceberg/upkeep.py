@@ -29,7 +29,15 @@ from penstock.destinations.iceberg.schema import arrow_schema, with_ids
 from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering, unhurriedly
-from penstock.lake.upkeep import Rest, StoredFile, UpkeepPolicy, can_be_put_in_order, growing_run, plan_rewrites
+from penstock.lake.upkeep import (
+    Rest,
+    StoredFile,
+    UpkeepPolicy,
+    can_be_put_in_order,
+    growing_run,
+    plan_brief_rewrites,
+    plan_rewrites,
+)
 from penstock.model.mode import TableMode
 from penstock.model.table import TableSchema
 
@@ -88,6 +96,7 @@ class TableUpkeep:
     turn: RLock
     clock: Callable[[], dt.datetime]
     is_stopping: Callable[[], bool]
+    is_brief: bool
     done: Upkeep = field(default_factory=Upkeep)
 
     def run(self) -> Upkeep:
@@ -105,7 +114,8 @@ class TableUpkeep:
             self._rewrite(plan, group)
         if not plan.groups:
             self._merge_deletes(plan)
-        self._forget(plan)
+        if not self.is_brief:
+            self._forget(plan)
 
     def _plan(self) -> Plan | None:
         with self.turn:
@@ -118,9 +128,9 @@ class TableUpkeep:
             self.done = self.done.with_more(files=len(files))
             target_bytes, now_s = self.policy.target_file_bytes, self.clock().timestamp()
             is_resting = self.rest.is_resting(self.schema.id, seen.mark.lsn, now_s, self.policy.rest_s)
-            in_order = is_resting and can_be_put_in_order(files, target_bytes)
+            in_order = is_resting and not self.is_brief and can_be_put_in_order(files, target_bytes)
             return Plan(
-                plan_rewrites(files, target_bytes, in_order=in_order),
+                self._chosen(files, in_order=in_order),
                 {name: SourceFile(name, rows, gone[name]) for name, rows in index.rows.items()},
                 seen.version,
                 frozenset(index.deletes),
@@ -130,6 +140,11 @@ class TableUpkeep:
                 is_resting,
                 in_order,
             )
+
+    def _chosen(self, files: Sequence[StoredFile], *, in_order: bool) -> list[list[StoredFile]]:
+        if self.is_brief:
+            return plan_brief_rewrites(files, self.policy.target_file_bytes)
+        return plan_rewrites(files, self.policy.target_file_bytes, in_order=in_order)
 
     def _seen(self) -> Seen | None:
         """Return the table's present version, if it is one that we may write to."""
