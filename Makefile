@@ -46,8 +46,9 @@ test-long: .venv/.ready  ## what takes minutes each: memory bounds, kills at eve
 test-faults: .venv/.ready  ## every step of a batch, interrupted in every way, into both lakes: half an hour, and a table of it
 	$(PYTEST) -n 2 --dist worksteal tests/fault/test_fault_matrix.py -m long
 
-test-model: .venv/.ready  ## a random source, with crashes, for SECONDS=1800; SEED=… repeats one that failed
-	MODEL_SECONDS=$(or $(SECONDS),1800) MODEL_SEED=$(SEED) $(PYTEST) -s tests/fault/test_model.py -m long
+test-model: .venv/.ready  ## a random source, with crashes, for SECONDS=1800; SEED=… LAKE=… repeats one until it fails again
+	MODEL_SECONDS=$$(($(or $(SECONDS),1800) / $(if $(LAKE),1,2))) MODEL_SEED=$(SEED) \
+	  $(PYTEST) -s tests/fault/test_model.py -m long $(if $(LAKE),-k $(LAKE))
 
 test-unit: .venv/.ready  ## the tests of pure code: seconds, no Postgres, no JVM
 	$(PYTEST) tests/unit -m "not spark"

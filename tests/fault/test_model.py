@@ -2,8 +2,9 @@
 
 Tables get their upkeep all the time, too.
 
-`make test` runs a few examples, always the same; `make test-model SECONDS=1800` as many as there is time for, from a
-seed that it prints, and `SEED=…` one that failed.
+`make test` runs a few examples, always the same; `make test-model SECONDS=1800` as many as there is time for, each from
+a seed that it prints. `SEED=… LAKE=…` runs one that failed, again and again until it fails: what is done is the same
+each time, but what meets in a batch, and where a crash finds it, is a matter of time.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import ClassVar, TypeAlias, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import HealthCheck, Phase, Verbosity, assume, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import UnsatisfiedAssumption
+from hypothesis.reporting import with_reporter
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from plugins.driver import Driver, DriverDiedError, DriverSettings, Jvm, MakeDriver
 from plugins.fault_matrix import steps
@@ -39,15 +42,19 @@ Make: TypeAlias = Callable[[Database], tuple[Driver, ReadTable]]
 """Makes a driver for a database, and what reads its lake."""
 
 _SETTINGS = settings(
+    max_examples=1,  # of each seed, so that to repeat one takes seconds
     stateful_step_count=40,
     deadline=None,
     database=None,
     # A failure depends on when things happen: fewer steps that fail too would be luck, after minutes.
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
+    verbosity=Verbosity.debug,  # steps are told when they are taken, for a failure to be shown with them
 )
 # So often that it meets everything else; what is compared is read sooner than it is removed.
-_UPKEEP = UpkeepPolicy(every_s=0.5, keep_s=15, rest_s=0.5, most_superfluous=4, all_versions_s=1, orphan_s=30)
+_UPKEEP = UpkeepPolicy(
+    every_s=1.0, brief_after=2, keep_s=15, rest_s=0.5, most_superfluous=4, all_versions_s=1, orphan_s=30
+)
 _UPKEEP_STEPS = {"delta.upkeep_written", "iceberg.upkeep_written"}
 _DRIVER_STEPS = sorted({*steps("delta", "merge"), *steps("iceberg", "merge"), *_UPKEEP_STEPS})
 _COPY_STEPS = ["table_sync.before_copy", "table_sync.after_copy", "table_sync.before_catchup", "table_sync.part_copied"]
@@ -65,21 +72,40 @@ _RECEIVER_STEPS = [
 ]
 
 
+class FailedError(BaseException):
+    """Goes past hypothesis, which would run a failure again, and show what it finds then: another one, or only that."""
+
+
+@contextmanager
+def _past_hypothesis() -> Iterator[None]:
+    try:
+        yield
+    except UnsatisfiedAssumption:
+        raise
+    except Exception as error:
+        raise FailedError from error
+
+
 class ReplicationMachine(RuleBasedStateMachine):
     """Random histories of a source, and of what replicates it."""
 
     cluster: ClassVar[Cluster]
     make: ClassVar[Make]
 
-    @initialize(transactions=st.lists(TRANSACTIONS, max_size=4))
-    def begin(self, transactions: list[Transaction]) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self.resources = ExitStack()
+
+    @initialize(dice=st.integers(0, 999), transactions=st.lists(TRANSACTIONS, max_size=4))
+    def begin(self, dice: int, transactions: list[Transaction]) -> None:
+        assume(dice)  # hypothesis tries the simplest first: whatever the seed, only comparisons of empty tables
         self.database = self.resources.enter_context(self.cluster.database())
         create_source(self.database)
         for transaction in transactions:
             transaction.run(self.database)
         self.copied: dict[str, Counter[Row]] = {}
         self.driver, self.read = type(self).make(self.database)
+        self.resources.callback(self.driver.kill)
         self._start()
 
     @rule(transactions=st.lists(TRANSACTIONS, min_size=1, max_size=5))
@@ -150,12 +176,10 @@ class ReplicationMachine(RuleBasedStateMachine):
                     raise
 
     def teardown(self) -> None:
-        try:
-            if sys.exc_info()[0] is None:
-                self.compare()
-        finally:
-            self.driver.kill()
-            self.resources.close()
+        with _past_hypothesis(), self.resources:
+            if error := sys.exc_info()[1]:
+                raise error
+            self.compare()
 
 
 @pytest.fixture
@@ -182,28 +206,40 @@ def make_iceberg(make_driver: MakeDriver, spark: SparkSession, make_catalog: Mak
 @pytest.fixture(params=["delta", pytest.param("iceberg", marks=pytest.mark.spark)])
 def machine(cluster: Cluster, request: pytest.FixtureRequest) -> type[ReplicationMachine]:
     make = request.getfixturevalue(f"make_{request.param}")
-    return type("Machine", (ReplicationMachine,), {"cluster": cluster, "make": staticmethod(make)})
+    return type(request.param, (ReplicationMachine,), {"cluster": cluster, "make": staticmethod(make)})
+
+
+def _run(machine: type[ReplicationMachine], chosen: settings) -> None:
+    """Run examples, and raise what was found first, with the steps that led to it."""
+    told: list[str] = []
+    try:
+        with with_reporter(lambda line: told.append(str(line))):
+            run_state_machine_as_test(machine, settings=chosen)
+    except FailedError as failed:
+        error = failed.__cause__
+        assert error is not None
+        begin = max(place for place, line in enumerate(told) if line.startswith("state = "))
+        error.add_note("\n".join(told[begin:]))
+        raise error from error.__cause__
 
 
 def test_a_lake_equals_its_source_whatever_happens(machine: type[ReplicationMachine]) -> None:
-    run_state_machine_as_test(
-        machine, settings=settings(_SETTINGS, derandomize=True, max_examples=2, stateful_step_count=15)
-    )
+    _run(machine, settings(_SETTINGS, derandomize=True, max_examples=2, stateful_step_count=15))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(0)
 def test_a_lake_equals_its_source_for_as_long_as_one_cares_to_look(machine: type[ReplicationMachine]) -> None:
     given = os.environ.get("MODEL_SEED")
-    deadline = time.monotonic() + float(os.environ.get("MODEL_SECONDS") or 120) / 2  # there are two lakes
+    deadline = time.monotonic() + float(os.environ.get("MODEL_SECONDS") or 60)
     number = int(given) if given else secrets.randbelow(1 << 32)
     while True:
         print("SEED", number, flush=True)  # noqa: T201  # so that one sees that it lives
         try:
-            run_state_machine_as_test(seed(number)(machine), settings=settings(_SETTINGS, max_examples=5))
+            _run(seed(number)(machine), _SETTINGS)
         except BaseException as error:
-            error.add_note(f"To repeat it: make test-model SEED={number}")
+            error.add_note(f"To repeat it: make test-model SEED={number} LAKE={machine.__name__}")
             raise
-        number += 1
-        if given or time.monotonic() > deadline:
+        if time.monotonic() > deadline:
             return
+        number += 0 if given else 1
