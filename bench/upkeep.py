@@ -31,7 +31,7 @@ READ_RATIO = 1.5
 _READ = ("steady_1", f"steady_{TABLES}")
 """One with all kinds of changes, and one with inserts only."""
 _READS = 9
-_STREAMING, _STREAMING_S = "while streaming", 60.0
+_STREAMING, _STREAMING_S = "while streaming", 150.0
 """For how long the load goes on while tables are read: longer than that takes, and than some brief upkeeps."""
 _UPKEEPS_TO_REST = 3
 """One may be under way when the last change comes, the next notes how far the table is, the third finds it there."""
@@ -66,6 +66,7 @@ def _measure(source: Source, workshop: Workshop, steady: Steady, lake: str, ever
             more = replace(steady, seconds=min(_STREAMING_S, steady.seconds))
             writing = threads.submit(write, load_of(database, more))
             read += [_read(workshop, replicator, name, fresh[name], _STREAMING) for name in _READ]
+            is_streaming = not writing.done()
             writing.result()
         running.catch_up()
         if every_s is not None:
@@ -76,6 +77,7 @@ def _measure(source: Source, workshop: Workshop, steady: Steady, lake: str, ever
             "upkeep": _upkeep_figures([note for note in witness.upkeeps if not note.is_brief], running),
             "brief_upkeep": _upkeep_figures([note for note in witness.upkeeps if note.is_brief], running),
             "read": read,
+            "was_streaming_while_read": is_streaming,
         }
         for name in _READ:
             require_equal(replicator, database, name)

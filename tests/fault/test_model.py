@@ -217,10 +217,13 @@ def _run(machine: type[ReplicationMachine], chosen: settings) -> None:
             run_state_machine_as_test(machine, settings=chosen)
     except FailedError as failed:
         error = failed.__cause__
-        assert error is not None
-        begin = max(place for place, line in enumerate(told) if line.startswith("state = "))
-        error.add_note("\n".join(told[begin:]))
-        raise error from error.__cause__
+    else:
+        return
+    # Behind the handler, where it keeps what it was raised from, or while what was handled.
+    assert error is not None
+    begin = max(place for place, line in enumerate(told) if line.startswith("state = "))
+    error.add_note("\n".join(told[begin:]))
+    raise error
 
 
 def test_a_lake_equals_its_source_whatever_happens(machine: type[ReplicationMachine]) -> None:

@@ -156,6 +156,18 @@ def test_versions_are_thinned_out_and_every_file_lives_as_long_as_before(lake: L
     assert kept.held() == (content, position)
 
 
+def test_a_brief_upkeep_forgets_no_version_and_batches_leave_few_manifests(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    assert lake.count(".manifests") < 8, "of twenty that ten batches with updates have written"
+    kept.upkeep()
+    before = lake.count(".snapshots")
+    lake.later = dt.datetime.now(dt.UTC) - BEGAN + dt.timedelta(seconds=2 * POLICY.keep_s)
+    assert kept.upkeep(is_brief=True).expired_versions == 0
+    assert lake.count(".snapshots") == before
+    assert kept.upkeep().expired_versions > 0
+
+
 def test_files_stay_for_readers_when_they_are_replaced_long_after_the_last_change(lake: Lake) -> None:
     kept = lake.kept()
     kept.fill()

@@ -56,7 +56,7 @@ class Maintained(Protocol):
 
     @property
     def brief_upkeep_after(self) -> int:
-        """After how many batches of a table it gets a brief one, however short the time is."""
+        """After how many batches of a table it gets a brief one, once an eighth of that time is over."""
         ...
 
     def upkeep(self, table: TableSchema, is_stopping: Callable[[], bool], *, is_brief: bool = False) -> Upkeep:

@@ -122,7 +122,9 @@ def plan_rewrites(files: Iterable[StoredFile], target_bytes: int, *, in_order: b
 
 def plan_brief_rewrites(files: Iterable[StoredFile], target_bytes: int) -> list[list[StoredFile]]:
     """Return groups of small files, each to be rewritten as one, that are little work."""
-    return _cut(growing_run(file for file in files if file.live_bytes < _BRIEF_BYTES), target_bytes)
+    most_bytes = min(_BRIEF_BYTES, target_bytes // 2)
+    run = growing_run(file for file in files if file.size_bytes < most_bytes)
+    return [group for group in _cut(run, target_bytes) if len(group) > 1]
 
 
 def growing_run(

@@ -32,15 +32,23 @@ class UpkeepTotals:
     files: int | None = None
     """How many data files the table had behind the last one."""
     last: dt.datetime | None = None
-    """When that was."""
+    """When the last one was that was not brief."""
+    is_failing: bool = False
+    """Whether the last one failed."""
 
-    def add(self, done: Upkeep, seconds: float, now: dt.datetime) -> None:
-        """Count one more."""
+    def add_failure(self) -> None:
+        """Count one that failed."""
+        self.failures += 1
+        self.is_failing = True
+
+    def add(self, done: Upkeep, seconds: float, now: dt.datetime | None) -> None:
+        """Count one more; without a time if it was brief."""
+        self.is_failing = False
         self.runs += 1
         self.seconds += seconds
         self.rewritten_files += done.rewritten_files
         self.rewritten_bytes += done.rewritten_bytes
-        self.files, self.last = done.files, now
+        self.files, self.last = done.files, now or self.last
 
 
 @dataclass(slots=True)

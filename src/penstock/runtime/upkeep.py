@@ -19,7 +19,7 @@ from penstock.runtime.tables import Tables, TableState
 from penstock.telemetry.log import get_logger
 
 _TICK_S = 0.5  # how much later than it is due an upkeep may begin
-_BRIEF_ONES = 12  # at most, between two others: a table with a batch a second has enough of one in five seconds
+_BRIEF_ONES = 8  # at most, between two others: each leaves a version that lives as long as the files that it took out
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ class UpkeepWorker:
         for state in self._tables.all():
             if self._stopping.is_set():
                 return
-            if not state.is_followed:
+            # A table may leave the publication while another one is looked after.
+            if not state.is_followed or self._tables.name(state.id) is None:
                 continue
             if self._is_due(state.id):
                 self._look_after(state)
@@ -71,10 +72,11 @@ class UpkeepWorker:
         return self._due_at.setdefault(table, self._clock() + self._every_s) <= self._clock()
 
     def _is_briefly_due(self, state: TableState) -> bool:
-        """Whether a table had enough batches since its last upkeep."""
+        """Whether a table had enough batches since its last upkeep; one that failed is made up for by the clock."""
         last = self._last.setdefault(state.id, _Last(0, self._clock()))
         has_enough = state.batches - last.batches >= self._destination.brief_upkeep_after
-        return has_enough and self._clock() - last.ended_at >= self._every_s / _BRIEF_ONES
+        has_waited = self._clock() - last.ended_at >= self._every_s / _BRIEF_ONES
+        return has_enough and has_waited and not state.upkeep.is_failing
 
     def _look_after(self, state: TableState, *, is_brief: bool = False) -> None:
         batches = state.batches
@@ -84,16 +86,16 @@ class UpkeepWorker:
     def _try(self, state: TableState, *, is_brief: bool) -> None:
         began = self._clock()
         log = get_logger(worker="upkeep", table=str(state.name))
-        schema = self._tables.schema(state.id)
         try:
+            schema = self._tables.schema(state.id)
             done = self._destination.upkeep(schema, self._stopping.is_set, is_brief=is_brief)
         except Exception as error:  # whatever it is, the table itself is as it was
             reason = error.message if isinstance(error, PenstockError) else type(error).__name__
-            state.upkeep.failures += 1
+            state.upkeep.add_failure()
             log.warning("upkeep failed", reason=reason, seconds=round(self._clock() - began, 3))
             log.debug("upkeep failed", exc_info=error)
             return
         seconds = self._clock() - began
-        state.upkeep.add(done, seconds, dt.datetime.now(dt.UTC))
+        state.upkeep.add(done, seconds, None if is_brief else dt.datetime.now(dt.UTC))
         tell = log.debug if done.is_idle or is_brief else log.info
         tell("table was kept up", seconds=round(seconds, 3), **asdict(done))

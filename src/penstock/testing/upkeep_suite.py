@@ -172,7 +172,6 @@ class UpkeepSuite:
         before = lake.files(ITEMS)
         done = lake.upkeep(lambda: lake.apply(*LATER), is_brief=True)
         assert (done.rewritten_files, done.written_files) == (before, 1)
-        assert (done.expired_versions, done.removed_files) == (0, 0)
         assert lake.held() == self.expected(make, mode, LATER)
         assert lake.upkeep(is_brief=True).is_idle
         lake.upkeep(lambda: lake.apply(*LAST))

@@ -205,6 +205,30 @@ def test_replaced_files_stay_for_their_readers_and_go_when_those_are_out_of_time
     assert kept.content() == content
 
 
+def test_a_brief_upkeep_removes_nothing(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    kept.upkeep()
+    lake.later = dt.timedelta(seconds=3 * POLICY.keep_s)
+    assert kept.upkeep(is_brief=True).removed_files == 0
+    assert kept.upkeep().removed_files > 0
+
+
+def test_a_brief_upkeep_makes_a_checkpoint_where_readers_have_many_entries_to_read(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    kept.upkeep()
+    log = TableLog(TableFolder(str(lake.location)))
+    first = log.checkpointed_version()
+    for number in range(23):
+        kept.apply([insert(ITEMS, 100 + number, "n", None)])
+    assert kept.upkeep(is_brief=True).written_files == 1
+    assert (log.checkpointed_version(), lake.table().version()) == (first, first + 24)
+    kept.apply([insert(ITEMS, 200, "n", None)])
+    kept.upkeep(is_brief=True)
+    assert log.checkpointed_version() == lake.table().version() == first + 25
+
+
 def test_a_restart_knows_from_a_checkpoint_when_files_were_replaced(lake: Lake) -> None:
     kept = lake.kept()
     kept.fill()

@@ -35,6 +35,24 @@ def names(groups: list[list[StoredFile]]) -> list[list[str]]:
     return [[file.name for file in group] for group in groups]
 
 
+@dataclass
+class Stream:
+    """A table that grows, and how much was written to put its files together."""
+
+    stored: list[StoredFile] = field(default_factory=list)
+    written: int = 0
+
+    def add(self, name: str) -> None:
+        self.stored.append(StoredFile(name, 20_000, 100, 0))
+
+    def rewrite(self, groups: list[list[StoredFile]]) -> None:
+        for group in groups:
+            size = sum(file.size_bytes for file in group)
+            self.written += size
+            self.stored = [file for file in self.stored if file not in group]
+            self.stored.append(StoredFile(f"+{group[0].name}", size, 100, 0))
+
+
 def test_a_few_small_files_wait_for_company() -> None:
     assert plan_rewrites(files(*[1000] * 3), TARGET) == []
     assert len(plan_rewrites(files(*[1000] * 4), TARGET)) == 1
@@ -73,9 +91,20 @@ def test_worn_small_files_are_rewritten_together() -> None:
 
 def test_a_brief_upkeep_puts_small_files_together_and_leaves_all_others_alone() -> None:
     small = [StoredFile(f"s{number}", 1000, 100, 99) for number in range(8)]
-    others = [*files(*[MEGABYTE] * 20), StoredFile("worn", MEGABYTE, 100, 0), StoredFile("large", TARGET, 100, 90)]
+    others = [*files(*[MEGABYTE] * 20), StoredFile("worn", MEGABYTE, 100, 90), StoredFile("large", TARGET, 1000, 999)]
     assert names(plan_brief_rewrites([*small, *others], TARGET)) == [[file.name for file in small]]
     assert plan_brief_rewrites([*small[:3], *others], TARGET) == []
+
+
+@given(st.lists(st.integers(1, 2 * MEGABYTE), max_size=60), st.sampled_from([MEGABYTE, 2 * MEGABYTE, TARGET]))
+def test_brief_upkeeps_come_to_an_end_too(sizes: list[int], target: int) -> None:
+    stream = Stream(files(*sizes))
+    for _ in range(20):
+        groups = plan_brief_rewrites(stream.stored, target)
+        assert all(len(group) > 1 for group in groups)
+        assert all(file.size_bytes < min(MEGABYTE, target // 2) for group in groups for file in group)
+        stream.rewrite(groups)
+    assert not plan_brief_rewrites(stream.stored, target)
 
 
 def test_a_table_rests_if_it_has_been_where_it_is_for_long_enough() -> None:
@@ -125,24 +154,6 @@ def test_no_file_is_rewritten_twice_and_rewriting_comes_to_an_end(found: list[tu
         ]
         stored = [file for file in stored if file.name not in chosen] + made
     assert not plan_rewrites(stored, TARGET, in_order=in_order)
-
-
-@dataclass
-class Stream:
-    """A table that grows, and how much was written to put its files together."""
-
-    stored: list[StoredFile] = field(default_factory=list)
-    written: int = 0
-
-    def add(self, name: str) -> None:
-        self.stored.append(StoredFile(name, 20_000, 100, 0))
-
-    def rewrite(self, groups: list[list[StoredFile]]) -> None:
-        for group in groups:
-            size = sum(file.size_bytes for file in group)
-            self.written += size
-            self.stored = [file for file in self.stored if file not in group]
-            self.stored.append(StoredFile(f"+{group[0].name}", size, 100, 0))
 
 
 @pytest.mark.parametrize(("brief_after", "most_small", "most_written"), [(60, 66, 12), (4, 8, 30)])

@@ -31,6 +31,8 @@ class Lake:
     """When there was a brief one."""
     fails: bool = False
     now: float = 0.0
+    meanwhile: Callable[[], None] = lambda: None
+    """What happens while a table is looked after."""
     upkeep_every_s: float | None = 60.0
     brief_upkeep_after: int = 8
 
@@ -38,6 +40,7 @@ class Lake:
         assert not is_stopping()
         self.looked_after.append(table.id)
         self.briefly += [self.now] if is_brief else []
+        self.meanwhile()
         self.now += 2
         if self.fails:
             raise DestinationError("the lake is away")
@@ -94,7 +97,7 @@ def test_brief_ones_keep_a_distance(lake: Lake, tables: Tables, worker: UpkeepWo
         lake.now = max(lake.now, second)
         tables.advance(ITEMS.id, Lsn(10 + second), events=1)
         worker.step()
-    assert lake.briefly == [5, 12, 19], "each took two seconds, and five passed"
+    assert lake.briefly == [8, 18], "each took two seconds, and an eighth of a minute passed"
 
 
 def test_what_an_upkeep_by_the_clock_has_seen_to_needs_no_brief_one(
@@ -125,10 +128,11 @@ def test_brief_ones_are_counted_and_told_to_who_looks_closely(lake: Lake, tables
     lake.brief_upkeep_after = 1
     tables.advance(ITEMS.id, Lsn(10), events=1)
     with capture_logs() as lines:
-        for lake.now in (0, 5):
+        for lake.now in (0, 8):
             worker.step()
     assert [(line["event"], line["log_level"]) for line in lines] == [("table was kept up", "debug")]
-    assert table_report(tables.get(ITEMS.id)).upkeep_runs == 1
+    told = table_report(tables.get(ITEMS.id))
+    assert (told.upkeep_runs, told.upkeep_at) == (1, None), "which is when there was another"
 
 
 def test_an_upkeep_that_fails_stops_nothing_and_is_tried_again(
@@ -143,6 +147,35 @@ def test_an_upkeep_that_fails_stops_nothing_and_is_tried_again(
     state = tables.get(ITEMS.id)
     assert isinstance(state.phase, Ready)
     assert (state.upkeep.runs, state.upkeep.failures) == (0, 2)
+
+
+def test_after_a_failure_the_next_by_the_clock_comes_before_brief_ones(
+    lake: Lake, tables: Tables, worker: UpkeepWorker
+) -> None:
+    lake.brief_upkeep_after = 1
+    lake.fails = True
+    for second in range(59):
+        lake.now = max(lake.now, second)
+        tables.advance(ITEMS.id, Lsn(10 + second), events=1)
+        worker.step()
+    assert (lake.briefly, tables.get(ITEMS.id).upkeep.failures) == ([8], 1)
+    lake.fails = False
+    for lake.now in (60, 70):
+        tables.advance(ITEMS.id, Lsn(int(lake.now) + 100), events=1)
+        worker.step()
+    assert (len(lake.looked_after), lake.briefly) == (3, [8, 70])
+
+
+def test_a_table_that_leaves_while_another_is_looked_after_is_passed_over(
+    lake: Lake, tables: Tables, worker: UpkeepWorker
+) -> None:
+    tables.add(ORDERS.id, ORDERS.name, Ready(), Lsn(1))
+    lake.meanwhile = lambda: tables.remove(ORDERS.id)
+    with capture_logs() as lines:
+        for lake.now in (0, 60):
+            worker.step()
+    assert lake.looked_after == [ITEMS.id]
+    assert [line["log_level"] for line in lines] == ["info"]
 
 
 def test_a_worker_that_is_stopped_begins_nothing(lake: Lake, worker: UpkeepWorker) -> None:

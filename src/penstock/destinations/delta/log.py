@@ -155,6 +155,7 @@ class TableLog:
         self.folder = folder
         self._state: TableState | None = None
         self._identity: tuple[Any, ...] | None = None
+        self._checkpointed_version = -1
 
     def refresh(self) -> TableState | None:
         """Return the table's present state, reading what was committed since; None if there is no table."""
@@ -180,6 +181,12 @@ class TableLog:
         self._advance(state, actions)
         self._identity = self.folder.identity(_entry(state.version))
         return True
+
+    def is_checkpoint_due(self, version: int, entries: int) -> bool:
+        """Whether so many entries follow the newest checkpoint; the folder is listed only where that can be."""
+        if version - self._checkpointed_version >= entries:
+            self._checkpointed_version = self.checkpointed_version()
+        return version - self._checkpointed_version >= entries
 
     def checkpointed_version(self) -> int:
         """Return the version that the newest checkpoint is of; -1 if there is none."""
@@ -213,6 +220,7 @@ class TableLog:
         state.version += 1
 
     def _load(self) -> TableState | None:
+        self._checkpointed_version = -1
         names = self.folder.names(_LOG)
         versions = [int(match[1]) for name in names if (match := _COMMIT.match(name))]
         checkpoint, parts = _newest_checkpoint(names)

@@ -181,7 +181,7 @@ class TableUpkeep:
         with self.turn:
             state = self._state()
             version = -1 if state is None else state.version
-        if version - self.table.log.checkpointed_version() >= entries:
+        if self.table.log.is_checkpoint_due(version, entries):
             self.table.committer.checkpoint()
 
     def _clean(self) -> None:

@@ -61,6 +61,8 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "20",
     # A manifest for each commit is two milliseconds more of every reader's planning.
     "commit.manifest.min-count-to-merge": "4",
+    # No more is read and written again for that than lists about a thousand files.
+    "commit.manifest.target-size-bytes": str(512 << 10),
 }
 
 

@@ -75,7 +75,7 @@ class Plan:
     @cached_property
     def dropped(self) -> frozenset[str]:
         """Those that were not there: Iceberg itself drops them once no data is so old that they could be about it."""
-        return self.deletes - self.version.delete_files()
+        return self.deletes and self.deletes - self.version.delete_files()
 
     def read(self, name: str, places: Numbers) -> Iterator[pa.Table]:
         """Yield a file's rows at places, a few at a time."""
