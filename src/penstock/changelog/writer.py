@@ -26,6 +26,7 @@ from penstock.errors import ErrorKind, LogDamagedError, StateError
 from penstock.model.lsn import NOWHERE, Lsn
 from penstock.model.policy import ValuePolicies
 from penstock.model.table import TableSchema
+from penstock.storage.place import PROBE
 
 _ONE_WRITER = "Stop the other replicator of this pipeline, or give this one its own state_dir and log."
 
@@ -82,7 +83,9 @@ def _free_sequence(folder: Folder) -> int:
 
 def _remove_older(folder: Folder, header: Header) -> None:
     """Remove the entries and headers that a header has taken the place of, and what was never finished."""
-    unfinished = [f"{place}{name}" for place in ("", "schemas/", "entries/") for name in folder.names(place, ".tmp")]
+    found = [f"{place}{name}" for place in ("", "schemas/", "entries/") for name in folder.names(place, ".tmp")]
+    # Of a pipeline that starts, beside a receiver that an earlier one left behind: it is about to be finished.
+    unfinished = [name for name in found if PROBE not in name]
     trimmed = [number for number in _sequences(folder) if number < header.first_sequence]
     headers = [name for name in header_names(folder) if header_number(name) < header.number]
     folder.remove_all([*unfinished, *headers, *(f"entries/{entry_name(number)}" for number in trimmed)])

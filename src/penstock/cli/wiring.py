@@ -21,7 +21,7 @@ from penstock.spark.lazy import LazySession
 from penstock.spark.session import SparkSettings
 from penstock.storage.s3 import S3Settings
 from penstock.store.memory import MemoryStore
-from penstock.store.sqlite import SQLiteStore
+from penstock.store.sqlite import NothingStoredError, SQLiteStore
 
 SPARK_LOG_NAME = "spark.log"
 
@@ -74,7 +74,10 @@ def open_stored_state(config: ReplicatorConfig) -> Store | None:
     path = config.sqlite_path
     if path is None or not path.is_file():
         return None
-    store = SQLiteStore.open_readonly(path, config.pipeline.id)
+    try:
+        store = SQLiteStore.open_readonly(path, config.pipeline.id)
+    except NothingStoredError:
+        return None
     store.load_table_replication_states()
     store.load_table_schemas()
     return store

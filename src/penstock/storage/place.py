@@ -10,6 +10,9 @@ from penstock.errors import DestinationError, ErrorKind
 from penstock.storage.local import LOCAL
 from penstock.storage.s3 import S3Files, S3Settings
 
+PROBE = ".penstock-probe-"
+"""What the name of a file begins with that is only there to see whether it can be."""
+
 
 def files_at(location: str, s3: S3Settings | None = None) -> Files:
     """Return the files among which a location is; a kind of store that we do not know is refused by name."""
@@ -29,7 +32,7 @@ def files_at(location: str, s3: S3Settings | None = None) -> Files:
 
 def check_writable(files: Files, folder: str) -> bool:
     """Write a file into a folder, and tell whether a second writer is refused its name."""
-    probe = f"{folder.rstrip('/')}/.penstock-probe-{uuid.uuid4().hex}"
+    probe = f"{folder.rstrip('/')}/{PROBE}{uuid.uuid4().hex}"
     files.make_folder(folder)
     try:
         return files.put_if_absent(probe, b"penstock") and not files.put_if_absent(probe, b"another")

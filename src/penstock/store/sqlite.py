@@ -42,6 +42,10 @@ _FAULTS: dict[int, tuple[str, ErrorKind, str]] = {
 _FORGET_TABLE = ("forget_phases", "forget_schema", "forget_mapping", "forget_watermark")
 
 
+class NothingStoredError(StateError):
+    """A file that was opened read-only has nothing yet: a replicator has just made it, or was cut off there."""
+
+
 class SQLiteStore(CachedStore):
     """Keeps one pipeline's state in a SQLite file, which it creates and migrates as needed.
 
@@ -146,11 +150,11 @@ class _SQLiteFile:
             version = current_version(self._connection)
         check_version(version, migrations, str(self._path))
         if version < (newest := migrations[-1].version):
-            self._upgrade(migrations, newest)
+            self._upgrade(migrations, version, newest)
 
-    def _upgrade(self, migrations: tuple[Migration, ...], newest: int) -> None:
+    def _upgrade(self, migrations: tuple[Migration, ...], version: int, newest: int) -> None:
         if self._readonly:
-            raise StateError(
+            raise (StateError if version else NothingStoredError)(
                 f"{self._path} holds no state that this Penstock can read: it is empty or from an older version",
                 remedy="Start the pipeline once: that creates or upgrades the file.",
             )

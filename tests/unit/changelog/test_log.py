@@ -128,6 +128,16 @@ def test_a_log_on_a_disk_has_one_writer(log: LogPlace) -> None:
     assert raised.value.kind is ErrorKind.SLOT_IN_USE
 
 
+@pytest.mark.parametrize("log_place", ["disk"], indirect=True)
+def test_a_writer_removes_what_was_never_finished_but_not_what_a_starting_pipeline_is_about_to(log: LogPlace) -> None:
+    cut_off, probe = log.root / ".LOG-2.abc.tmp", log.root / "..penstock-probe-1.abc.tmp"
+    for file in (cut_off, probe):
+        file.touch()
+    with open_writer(log) as writer:
+        writer.claim()
+    assert (cut_off.exists(), probe.exists()) == (False, True)
+
+
 def test_trimming_keeps_what_is_needed_and_where_the_log_ends(log: LogPlace) -> None:
     write(log, 110, 120, 130)
     with open_writer(log) as writer:

@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 import penstock.store.sqlite as sqlite_module
+from penstock.cli.wiring import open_stored_state
+from penstock.config import ReplicatorConfig
 from penstock.errors import ErrorKind, StateError
 from penstock.model.lsn import Lsn
 from penstock.model.phase import DataSync, Errored, FinishedCopy, Init, ManualRetry, Ready, SyncWait
 from penstock.model.table import PipelineId, TableId
 from penstock.store import SQLiteStore
 from penstock.store.migration import Migration, read_migrations
+from penstock.store.sqlite import NothingStoredError
 
 SHOP, BANK = PipelineId("shop"), PipelineId("bank")
 ORDERS = TableId(16384)
@@ -154,9 +157,26 @@ def test_a_read_only_store_never_creates_its_file(path: Path) -> None:
 
 def test_a_read_only_store_never_migrates(path: Path) -> None:
     path.touch()
-    with pytest.raises(StateError, match="empty or from an older version"):
+    with pytest.raises(NothingStoredError, match="empty or from an older version"):
         SQLiteStore.open_readonly(path, SHOP)
     assert path.stat().st_size == 0
+
+
+def test_a_file_that_a_replicator_has_just_begun_is_nothing_yet(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("pragma journal_mode = wal")
+    config = ReplicatorConfig.model_validate(
+        {
+            "pipeline": {
+                "id": "shop",
+                "publication_name": "p",
+                "pg_connection": {"host": "localhost", "name": "shop", "username": "u"},
+            },
+            "destination": {"memory": {}},
+            "store": {"sqlite": {"path": str(path)}},
+        }
+    )
+    assert open_stored_state(config) is None
 
 
 def test_a_file_of_a_newer_version_is_refused_untouched(path: Path, opened: OpenStore) -> None:
