@@ -85,6 +85,16 @@ class StoredFile:
         return self.gone >= share * self.rows
 
 
+@dataclass(frozen=True, slots=True)
+class Rewrites:
+    """What is to be rewritten."""
+
+    groups: list[list[StoredFile]]
+    """Files of which each group becomes one."""
+    in_order: bool
+    """Whether that leaves nothing to be done."""
+
+
 class Rest:
     """Remembers since when each table is where it is, as its upkeeps find it."""
 
@@ -98,6 +108,14 @@ class Rest:
             self._found[table] = position, now_s
             return False
         return now_s - before[1] >= rest_s
+
+
+def choose_rewrites(files: Sequence[StoredFile], target_bytes: int, *, is_brief: bool, is_resting: bool) -> Rewrites:
+    """Return what an upkeep of this kind is to rewrite."""
+    if is_brief:
+        return Rewrites(plan_brief_rewrites(files, target_bytes), in_order=False)
+    in_order = is_resting and can_be_put_in_order(files, target_bytes)
+    return Rewrites(plan_rewrites(files, target_bytes, in_order=in_order), in_order)
 
 
 def can_be_put_in_order(files: Iterable[StoredFile], target_bytes: int) -> bool:

@@ -17,7 +17,15 @@ from penstock.lake import rewrite
 from penstock.lake.key import Numbers
 from penstock.lake.layout import Layout
 from penstock.lake.rewrite import Rewriting, SourceFile, StoppedError, clustering
-from penstock.lake.upkeep import Rest, StoredFile, can_be_put_in_order, growing_run, plan_brief_rewrites, plan_rewrites
+from penstock.lake.upkeep import (
+    Rest,
+    StoredFile,
+    can_be_put_in_order,
+    choose_rewrites,
+    growing_run,
+    plan_brief_rewrites,
+    plan_rewrites,
+)
 from penstock.model.lsn import Lsn
 from penstock.model.mode import TableMode
 from penstock.model.table import TableId
@@ -137,6 +145,21 @@ def test_put_in_order_worn_files_and_small_ones_become_one() -> None:
 def test_only_small_tables_are_put_in_order() -> None:
     assert can_be_put_in_order(files(*[TARGET] * 4), TARGET)
     assert not can_be_put_in_order(files(*[TARGET] * 4, 1000), TARGET)
+
+
+def test_an_upkeep_does_what_its_kind_and_the_table_allow() -> None:
+    two, four, large = files(1000, 1000), files(*[1000] * 4), files(*[TARGET] * 5, 1000, 1000)
+    asked = [
+        (two, True, False),
+        (two, True, True),
+        (two, False, False),
+        (two, False, True),
+        (four, True, True),
+        (large, False, True),
+    ]
+    found = [choose_rewrites(each, TARGET, is_brief=brief, is_resting=resting) for each, brief, resting in asked]
+    assert [[len(group) for group in each.groups] for each in found] == [[], [], [], [2], [4], []]
+    assert [each.in_order for each in found] == [False, False, False, True, False, False]
 
 
 @given(st.lists(st.tuples(st.integers(1, 2 * TARGET), st.integers(0, 100)), max_size=60), st.booleans())

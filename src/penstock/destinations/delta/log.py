@@ -157,6 +157,11 @@ class TableLog:
         self._identity: tuple[Any, ...] | None = None
         self._checkpointed_version = -1
 
+    @property
+    def known_version(self) -> int:
+        """The table's version at the last look; -1 if there was none."""
+        return -1 if self._state is None else self._state.version
+
     def refresh(self) -> TableState | None:
         """Return the table's present state, reading what was committed since; None if there is no table."""
         # Forgotten until the end: what fails half way is read anew.

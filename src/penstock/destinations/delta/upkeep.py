@@ -28,14 +28,7 @@ from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.lake.locate import LakeFiles
 from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering, unhurriedly
-from penstock.lake.upkeep import (
-    Rest,
-    StoredFile,
-    UpkeepPolicy,
-    can_be_put_in_order,
-    plan_brief_rewrites,
-    plan_rewrites,
-)
+from penstock.lake.upkeep import Rest, StoredFile, UpkeepPolicy, choose_rewrites
 from penstock.model.lsn import Lsn
 from penstock.model.table import TableSchema
 
@@ -76,20 +69,25 @@ class TableUpkeep:
     def run(self) -> Upkeep:
         """Do what is due."""
         try:
-            for group in self._planned():
-                self._rewrite(group)
-            self._checkpoint(_BRIEF_CHECKPOINT_ENTRIES if self.is_brief else _CHECKPOINT_ENTRIES)
-            if not self.is_brief:
-                self._clean()
+            groups = self._planned()
+            if groups is not None:
+                self._follow(groups)
         except StoppedError:
             pass
         return self.done
 
-    def _planned(self) -> list[list[Member]]:
+    def _follow(self, groups: Iterable[Sequence[Member]]) -> None:
+        for group in groups:
+            self._rewrite(group)
+        self._checkpoint(_BRIEF_CHECKPOINT_ENTRIES if self.is_brief else _CHECKPOINT_ENTRIES)
+        if not self.is_brief:
+            self._clean()
+
+    def _planned(self) -> list[list[Member]] | None:
         with self.turn:
             state = self._state()
             if state is None:
-                return []
+                return None
             self._set_retention(state)
             position, now_s = Upholding(self.table, state).end, self.clock().timestamp()
             is_resting = self.rest.is_resting(self.schema.id, position, now_s, self.policy.rest_s)
@@ -97,13 +95,8 @@ class TableUpkeep:
         self.done = self.done.with_more(files=len(members))
         described = (_described(member) for member in members.values())
         known = [each for each in described if each is not None]
-        return [[members[file.name] for file in group] for group in self._chosen(known, is_resting=is_resting)]
-
-    def _chosen(self, files: Sequence[StoredFile], *, is_resting: bool) -> list[list[StoredFile]]:
-        target_bytes = self.policy.target_file_bytes
-        if self.is_brief:
-            return plan_brief_rewrites(files, target_bytes)
-        return plan_rewrites(files, target_bytes, in_order=is_resting and can_be_put_in_order(files, target_bytes))
+        chosen = choose_rewrites(known, self.policy.target_file_bytes, is_brief=self.is_brief, is_resting=is_resting)
+        return [[members[file.name] for file in group] for group in chosen.groups]
 
     def _state(self) -> TableState | None:
         """Return the table's present state, if it is one that we may write to."""
@@ -179,8 +172,7 @@ class TableUpkeep:
     def _checkpoint(self, entries: int) -> None:
         """Spare readers most entries of the log: they read them one by one, behind the newest checkpoint."""
         with self.turn:
-            state = self._state()
-            version = -1 if state is None else state.version
+            version = self.table.log.known_version
         if self.table.log.is_checkpoint_due(version, entries):
             self.table.committer.checkpoint()
 

@@ -29,15 +29,7 @@ from penstock.destinations.iceberg.schema import arrow_schema, with_ids
 from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering, unhurriedly
-from penstock.lake.upkeep import (
-    Rest,
-    StoredFile,
-    UpkeepPolicy,
-    can_be_put_in_order,
-    growing_run,
-    plan_brief_rewrites,
-    plan_rewrites,
-)
+from penstock.lake.upkeep import Rest, Rewrites, StoredFile, UpkeepPolicy, choose_rewrites, growing_run
 from penstock.model.mode import TableMode
 from penstock.model.table import TableSchema
 
@@ -60,7 +52,7 @@ class Seen:
 class Plan:
     """What is to be rewritten, as it was when that was decided."""
 
-    groups: Sequence[Sequence[StoredFile]]
+    rewrites: Rewrites
     sources: Mapping[str, SourceFile]
     version: Version
     deletes: frozenset[str]
@@ -69,8 +61,6 @@ class Plan:
     columns: pa.Schema
     folder: DataFolder
     is_resting: bool
-    in_order: bool
-    """Whether what is rewritten leaves nothing to be done."""
 
     @cached_property
     def dropped(self) -> frozenset[str]:
@@ -110,9 +100,9 @@ class TableUpkeep:
         return self.done
 
     def _follow(self, plan: Plan) -> None:
-        for group in plan.groups:
+        for group in plan.rewrites.groups:
             self._rewrite(plan, group)
-        if not plan.groups:
+        if not plan.rewrites.groups:
             self._merge_deletes(plan)
         if not self.is_brief:
             self._forget(plan)
@@ -126,11 +116,10 @@ class TableUpkeep:
             gone = {name: index.gone.get(name, BitMap64()) for name in index.rows}
             files = [StoredFile(name, index.sizes[name], rows, len(gone[name])) for name, rows in index.rows.items()]
             self.done = self.done.with_more(files=len(files))
-            target_bytes, now_s = self.policy.target_file_bytes, self.clock().timestamp()
+            now_s = self.clock().timestamp()
             is_resting = self.rest.is_resting(self.schema.id, seen.mark.lsn, now_s, self.policy.rest_s)
-            in_order = is_resting and not self.is_brief and can_be_put_in_order(files, target_bytes)
             return Plan(
-                self._chosen(files, in_order=in_order),
+                choose_rewrites(files, self.policy.target_file_bytes, is_brief=self.is_brief, is_resting=is_resting),
                 {name: SourceFile(name, rows, gone[name]) for name, rows in index.rows.items()},
                 seen.version,
                 frozenset(index.deletes),
@@ -138,13 +127,7 @@ class TableUpkeep:
                 with_ids(arrow_schema(self.schema, self.table.layout), seen.version.schema),
                 DataFolder.of(seen.version.location, seen.version.filesystem),
                 is_resting,
-                in_order,
             )
-
-    def _chosen(self, files: Sequence[StoredFile], *, in_order: bool) -> list[list[StoredFile]]:
-        if self.is_brief:
-            return plan_brief_rewrites(files, self.policy.target_file_bytes)
-        return plan_rewrites(files, self.policy.target_file_bytes, in_order=in_order)
 
     def _seen(self) -> Seen | None:
         """Return the table's present version, if it is one that we may write to."""
@@ -226,7 +209,7 @@ class TableUpkeep:
         """
         for name in plan.dropped:
             index.deletes.pop(name, None)
-        if any(plan.in_order or file.size_bytes > self.policy.target_file_bytes // 2 for file in replaced):
+        if any(plan.rewrites.in_order or file.size_bytes > self.policy.target_file_bytes // 2 for file in replaced):
             return list(index.deletes.values())
         chosen = _many(index.deletes.values())
         if loses_rows:
