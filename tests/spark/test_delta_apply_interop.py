@@ -38,7 +38,10 @@ class Lake:
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
         self.spark, self.path, self.store = spark, path, MemoryStore()
-        self.destination = DeltaDestination(str(path), pipeline=PipelineId("p"), spark=no_spark, tables=self.store)
+        self.restart()
+
+    def restart(self) -> None:
+        self.destination = DeltaDestination(str(self.path), pipeline=PipelineId("p"), spark=no_spark, tables=self.store)
         self.harness = Harness(self.destination, self.read)
 
     def location(self, schema: TableSchema = ITEMS) -> str:
@@ -50,6 +53,14 @@ class Lake:
 
     def sql(self, statement: str, schema: TableSchema = ITEMS) -> None:
         self.spark.sql(statement.format(t=f"delta.`{self.location(schema)}`")).collect()
+
+    def is_checksum_right(self) -> bool:
+        """Whether Spark finds the newest version's checksum, and all of the log says the same."""
+        delta: Any = self.spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
+        delta.clearCache()
+        snapshot = delta.forTable(self.spark._jsparkSession, self.location()).unsafeVolatileSnapshot()
+        no_context = getattr(snapshot, "validateChecksum$default$1")()
+        return bool(snapshot.checksumOpt().isDefined() and snapshot.validateChecksum(no_context))
 
     def vectors(self) -> list[str]:
         state = TableLog(TableFolder(self.location())).refresh()
@@ -140,6 +151,25 @@ def test_a_checkpoint_of_sparks_is_where_we_go_on(lake: Lake) -> None:
         (folder / f"{version:020d}.json").unlink(missing_ok=True)
     lake.harness.apply(ITEMS, [delete(ITEMS, 0), delete(ITEMS, 3), update(ITEMS, 4, "ours", UNCHANGED)])
     lake.harness.holds(ITEMS, *ROWS[5:], (4, "ours", "b4"))
+
+
+def test_every_version_of_ours_has_the_checksum_that_spark_would_compute(lake: Lake) -> None:
+    lake.harness.copy(ITEMS, ROWS)
+    lake.harness.apply(ITEMS, [insert(ITEMS, 7000, "x", "y")])
+    assert lake.is_checksum_right()
+    lake.harness.apply(ITEMS, [delete(ITEMS, each) for each in range(0, 4000, 2)], start=200)
+    assert lake.is_checksum_right()
+    lake.sql("optimize {t}")
+    lake.sql("alter table {t} set tblproperties ('delta.checkpointInterval' = '2', 'note' = 'theirs')")
+    # Checkpoints are what we know the table from after a restart: Spark's first, then that of the Delta library.
+    for start in (300, 400, 500):
+        lake.restart()
+        lake.harness.apply(ITEMS, [update(ITEMS, 3, f"at {start}", UNCHANGED)], start=start)
+        assert lake.is_checksum_right()
+    lake.sql("delete from {t} where id = 1")
+    assert lake.is_checksum_right()
+    log = Path(lake.location()) / "_delta_log"
+    assert sorted(int(path.name[:20]) for path in log.glob("*.checkpoint.parquet")) == [4, 6, 8]
 
 
 class Meanwhile:

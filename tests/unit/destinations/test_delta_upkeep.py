@@ -227,6 +227,7 @@ def test_a_brief_upkeep_makes_a_checkpoint_where_readers_have_many_entries_to_re
     kept.apply([insert(ITEMS, 200, "n", None)])
     kept.upkeep(is_brief=True)
     assert log.checkpointed_version() == lake.table().version() == first + 25
+    assert [path.name for path in (lake.location / "_delta_log").glob("*.crc")] == [f"{first + 25:020d}.crc"]
 
 
 def test_a_restart_knows_from_a_checkpoint_when_files_were_replaced(lake: Lake) -> None:

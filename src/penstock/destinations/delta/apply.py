@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 from penstock.contract import columns as logged
 from penstock.contract.batch import CopiedFile, TableChanges
 from penstock.destinations.delta import action, validate, vector
+from penstock.destinations.delta.checksum import write_checksum
 from penstock.destinations.delta.commit import Committer
 from penstock.destinations.delta.folder import TableFolder
 from penstock.destinations.delta.log import Action, Member, TableLog, TableState
@@ -124,6 +125,7 @@ class Edit:
                 self.folder.files.remove(path)
             return False
         hit("delta.committed")
+        write_checksum(self.folder, state)
         if state.version % state.checkpoint_interval == 0:
             committer.checkpoint()
         return True

@@ -13,6 +13,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from penstock.contract.batch import CopiedFile
+from penstock.destinations.delta.checksum import remove_checksums
 from penstock.destinations.delta.folder import TableFolder
 from penstock.destinations.delta.schema import statistics
 from penstock.failpoint import hit
@@ -63,7 +64,7 @@ class Committer:
         return None if options is None else dict(options)
 
     def checkpoint(self) -> None:
-        """Write down the table's present state, and drop entries of its log that are past their retention.
+        """Write down the table's present state, and drop what of its log is past its retention, or its use.
 
         The commit before it stands whether or not this succeeds.
         """
@@ -71,6 +72,7 @@ class Committer:
             table = self._opened()
             table.create_checkpoint()
             table.cleanup_metadata()
+            remove_checksums(self.folder, table.version())
         except (DeltaError, OSError):
             _log.warning("the Delta table at %s got no checkpoint", self.location, exc_info=True)
 

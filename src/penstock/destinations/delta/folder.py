@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -78,3 +78,7 @@ class TableFolder:
     def remove(self, name: str) -> None:
         """Remove a file that nothing refers to, if it is there."""
         self.files.remove(f"{self.base}/{name}")
+
+    def remove_all(self, names: Iterable[str]) -> None:
+        """Remove several, at once where each takes its time."""
+        self.files.remove_all([f"{self.base}/{name}" for name in names])
