@@ -67,6 +67,33 @@ def _decode_schema(content: bytes, name: str) -> TableSchema:
     return TableSchema.from_json(data)
 
 
+class TableFiles:
+    """A table's files, in the log's order, found by where their changes end.
+
+    Asked several times a second for each table, while one that is copied or has stopped may hold back hours of files.
+    """
+
+    def __init__(self) -> None:
+        self._files: list[DataFile] = []
+        self._reached: list[Lsn] = []
+        """How far each file reaches, or one before it."""
+
+    def add(self, file: DataFile) -> None:
+        """Add the next one."""
+        self._reached.append(max(file.last_lsn, self._reached[-1]) if self._reached else file.last_lsn)
+        self._files.append(file)
+
+    def since(self, start: Lsn) -> list[DataFile]:
+        """Return those that reach a position."""
+        first = bisect_left(self._reached, start)
+        return [file for file in self._files[first:] if file.last_lsn >= start]
+
+    def forget(self, before: Lsn) -> None:
+        """Drop the first ones that do not reach a position."""
+        count = bisect_left(self._reached, before)
+        del self._files[:count], self._reached[:count]
+
+
 class LogReader:
     """A log as its readers see it; `poll` looks for what was added or trimmed. Safe to share by threads."""
 
@@ -77,8 +104,9 @@ class LogReader:
         self._entries: list[Entry] = []
         self._ends: list[Lsn] = []
         """Where each entry's transactions end; equal for the members of a chain."""
-        self._files: dict[TableId, list[DataFile]] = defaultdict(list)
+        self._files: dict[TableId, TableFiles] = defaultdict(TableFiles)
         self._truncates: dict[TableId, list[Truncate]] = defaultdict(list)
+        self._size_bytes = 0
         self._schemas: dict[tuple[TableId, int], TableSchema] = {}
         self.next_sequence = self._header.first_sequence
         """The number of the entry after the last visible one."""
@@ -115,7 +143,7 @@ class LogReader:
     def size_bytes(self) -> int:
         """Bytes of data in the visible entries."""
         with self._lock:
-            return sum(entry.size_bytes for entry in self._entries)
+            return self._size_bytes
 
     def poll(self, last: int | None = None) -> bool:
         """Look for complete entries that were added, and say whether there were any.
@@ -138,9 +166,10 @@ class LogReader:
             # Whole entries only: `before` may lie inside one, of which everything stays.
             start = self._ends[count - 1]
             self._header = replace(self._header, start_lsn=start)
+            self._size_bytes -= sum(entry.size_bytes for entry in self._entries[:count])
             del self._entries[:count], self._ends[:count]
-            for table, files in self._files.items():
-                self._files[table] = [file for file in files if file.last_lsn >= start]
+            for files in self._files.values():
+                files.forget(start)
             for table, truncates in self._truncates.items():
                 self._truncates[table] = [each for each in truncates if each.position.commit_lsn >= start]
 
@@ -148,7 +177,7 @@ class LogReader:
         """Return the files that may hold changes with `start <= commit_lsn < end`, in order."""
         self._require(start)
         with self._lock:
-            return [file for file in self._files.get(table, ()) if file.last_lsn >= start and file.first_lsn < end]
+            return [file for file in self._files_from([table], start) if file.first_lsn < end]
 
     def truncates(self, table: TableId, start: Lsn, end: Lsn) -> list[Truncate]:
         """Return the truncates of a table with `start <= commit_lsn < end`, in order."""
@@ -187,7 +216,8 @@ class LogReader:
             return self._end()
 
     def _files_from(self, tables: Collection[TableId], start: Lsn) -> list[DataFile]:
-        found = [file for table in tables for file in self._files.get(table, ()) if file.last_lsn >= start]
+        known = [self._files[table] for table in tables if table in self._files]
+        found = [file for files in known for file in files.since(start)]
         return found if len(tables) == 1 else sorted(found, key=lambda file: file.first_lsn)
 
     def _require(self, start: Lsn) -> None:
@@ -236,8 +266,9 @@ class LogReader:
     def _index(self, entry: Entry, end_lsn: Lsn) -> None:
         self._entries.append(entry)
         self._ends.append(end_lsn)
+        self._size_bytes += entry.size_bytes
         for file in entry.files:
-            self._files[file.table].append(file)
+            self._files[file.table].add(file)
         for truncate in entry.truncates:
             for table in truncate.tables:
                 self._truncates[table].append(truncate)
