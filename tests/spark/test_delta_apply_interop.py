@@ -21,11 +21,12 @@ from penstock.lake.locate import LakeFiles
 from penstock.lake.search import Search, SearchedFile
 from penstock.model.cell import UNCHANGED, Cell
 from penstock.model.lsn import Lsn
+from penstock.model.mode import TableMode, TableModes
 from penstock.model.table import Column, Kind, PipelineId, TableId, TableName, TableSchema
 from penstock.storage.local import LOCAL
 from penstock.store.memory import MemoryStore
 from penstock.testing.batch import ArrowEvents, no_spark, table_schema, transaction
-from penstock.testing.destination_suite import ITEMS, TEXT, TYPES, Harness, delete, insert, update
+from penstock.testing.destination_suite import ITEMS, TEXT, TYPES, Harness, delete, insert, truncate, update
 
 pytestmark = pytest.mark.spark
 
@@ -36,12 +37,14 @@ KEYS = {type_: pair for type_, pair in TYPES.items() if type_.kind is not Kind.A
 class Lake:
     """A destination that has no Spark, and Spark beside it."""
 
-    def __init__(self, spark: SparkSession, path: Path) -> None:
-        self.spark, self.path, self.store = spark, path, MemoryStore()
+    def __init__(self, spark: SparkSession, path: Path, mode: TableMode = TableMode.CURRENT) -> None:
+        self.spark, self.path, self.mode, self.store = spark, path, mode, MemoryStore()
         self.restart()
 
     def restart(self) -> None:
-        self.destination = DeltaDestination(str(self.path), pipeline=PipelineId("p"), spark=no_spark, tables=self.store)
+        self.destination = DeltaDestination(
+            str(self.path), pipeline=PipelineId("p"), spark=no_spark, tables=self.store, modes=TableModes(self.mode)
+        )
         self.harness = Harness(self.destination, self.read)
 
     def location(self, schema: TableSchema = ITEMS) -> str:
@@ -153,23 +156,55 @@ def test_a_checkpoint_of_sparks_is_where_we_go_on(lake: Lake) -> None:
     lake.harness.holds(ITEMS, *ROWS[5:], (4, "ours", "b4"))
 
 
-def test_every_version_of_ours_has_the_checksum_that_spark_would_compute(lake: Lake) -> None:
+@pytest.mark.parametrize("mode", TableMode)
+def test_every_version_of_ours_has_the_checksum_that_spark_would_compute(
+    spark: SparkSession, tmp_path: Path, mode: TableMode
+) -> None:
+    lake = Lake(spark, tmp_path, mode)
     lake.harness.copy(ITEMS, ROWS)
     lake.harness.apply(ITEMS, [insert(ITEMS, 7000, "x", "y")])
     assert lake.is_checksum_right()
-    lake.harness.apply(ITEMS, [delete(ITEMS, each) for each in range(0, 4000, 2)], start=200)
+    for start in range(200, 240, 10):
+        changed = [update(ITEMS, each, "changed", UNCHANGED) for each in range(start, 4000, 50)]
+        lake.harness.apply(ITEMS, [*changed, delete(ITEMS, start + 1)], start=start)
     assert lake.is_checksum_right()
+    assert lake.destination.upkeep(ITEMS, lambda: False).written_files
+    assert lake.is_checksum_right()
+    lake.harness.apply(ITEMS, [truncate(ITEMS), insert(ITEMS, 1, "a", "b")], start=300)
+    assert lake.is_checksum_right()
+
+
+def test_checksums_are_right_beside_another_writer_and_after_restarts(lake: Lake) -> None:
+    lake.harness.copy(ITEMS, ROWS)
+    lake.harness.apply(ITEMS, [insert(ITEMS, 7000, "x", "y"), delete(ITEMS, 2)])
     lake.sql("optimize {t}")
     lake.sql("alter table {t} set tblproperties ('delta.checkpointInterval' = '2', 'note' = 'theirs')")
-    # Checkpoints are what we know the table from after a restart: Spark's first, then that of the Delta library.
+    # Checkpoints are what we know the table from after a restart: the Delta library's, and here Spark's too.
     for start in (300, 400, 500):
         lake.restart()
         lake.harness.apply(ITEMS, [update(ITEMS, 3, f"at {start}", UNCHANGED)], start=start)
         assert lake.is_checksum_right()
     lake.sql("delete from {t} where id = 1")
+    lake.restart()
+    lake.harness.apply(ITEMS, [delete(ITEMS, 5)], start=600)
     assert lake.is_checksum_right()
     log = Path(lake.location()) / "_delta_log"
     assert sorted(int(path.name[:20]) for path in log.glob("*.checkpoint.parquet")) == [4, 6, 8]
+
+
+def test_a_table_that_was_rolled_back_by_hand_has_no_checksum_of_its_former_versions(lake: Lake) -> None:
+    lake.harness.copy(ITEMS, ROWS)
+    lake.harness.apply(ITEMS, [delete(ITEMS, 1)], start=200)
+    lake.sql("alter table {t} set tblproperties ('note' = 'soon gone')")
+    log = Path(lake.location()) / "_delta_log"
+    for entry in log.glob(f"*{2:020d}.json*"):
+        entry.unlink()
+    assert (log / f"{2:020d}.crc").exists()
+    lake.restart()
+    lake.harness.apply(ITEMS, [delete(ITEMS, 2)], start=300)
+    assert not (log / f"{2:020d}.crc").exists()
+    lake.harness.apply(ITEMS, [delete(ITEMS, 3)], start=400)
+    assert lake.is_checksum_right()
 
 
 class Meanwhile:
