@@ -7,6 +7,7 @@ a driver that dies takes none with it: what dies is everything that Penstock its
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import re
@@ -15,7 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -33,6 +34,7 @@ from penstock.contract import Destination, Store
 from penstock.destinations.iceberg import CatalogSettings
 from penstock.failpoint import FailpointError
 from penstock.lake.upkeep import UpkeepPolicy
+from penstock.model.lsn import Lsn
 from penstock.model.mode import TableModes
 from penstock.model.table import TableId
 from penstock.runtime.pipeline import Pipeline
@@ -147,10 +149,18 @@ class _Life:
         """Get every table to where the source is now, doing what an operator would do about failpoints."""
         target, deadline = self._pipeline.source_position(), time.monotonic() + _PATIENCE_S
         while not self._pipeline.wait_until_ready(target, 0.5) or self._roll_back():
-            assert time.monotonic() < deadline, self._pipeline.report
+            if time.monotonic() > deadline:
+                self._give_up(target)
             self._start_again_if_ended()
         found = self._pipeline.report.tables
         return {table.name: TableOutcome(table.phase, table.error) for table in found}
+
+    def _give_up(self, target: Lsn) -> None:
+        """Fail, and tell all that may say why: what every thread waits for, and which tables are behind."""
+        faulthandler.dump_traceback()
+        report = self._pipeline.report
+        behind = [each for each in report.tables if each.watermark is None or Lsn.parse(each.watermark) < target]
+        raise AssertionError(f"not at {target}: {replace(report, tables=behind)}")
 
     def _start_again_if_ended(self) -> None:
         try:
@@ -244,7 +254,7 @@ class Driver:
 
     @property
     def _tail(self) -> str:
-        return self.log[-4000:]
+        return self.log[-20_000:]
 
     def arm(self, spec: str) -> None:
         self.ask("arm", spec)

@@ -364,7 +364,7 @@ class Matrix:
 
     def told(self) -> list[list[Any]]:
         return [
-            [self.lake, each.cell.point, each.cell.action, each.cell.path, str(each.cell.mode), each.fault is None]
+            [self.lake, each.cell.point, each.cell.action, each.cell.path, str(each.cell.mode), each.fault]
             for each in self.results
         ]
 
@@ -378,7 +378,10 @@ def tell_matrix(record_property: Callable[[str, object], None]) -> Callable[[Mat
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print what was tried and what held, as a table: a row for each step and action, a column for each batch."""
+    """Print what was tried and what held, as a table: a row for each step and action, a column for each batch.
+
+    Then what did not hold, whole: what is known of a failure that is a matter of time is all that there is.
+    """
     reports = [each for some in terminalreporter.stats.values() for each in some if getattr(each, "when", "") == "call"]
     told = [value for report in reports for name, value in report.user_properties if name == _PROPERTY]
     cells = [tuple(cell) for matrix in told for cell in matrix]
@@ -396,13 +399,15 @@ def _lines(cells: Sequence[tuple[Any, ...]]) -> Iterator[str]:
     for point, action in rows:
         counts = [_count(cells, point, action, *column) for column in columns]
         yield " ".join([f"{point:<29}{action:<9}", *(each.rjust(17) for each in counts)])
-    held = sum(cell[5] for cell in cells)
-    yield f"{held} of {len(cells)} cells held"
+    broken = [cell for cell in cells if cell[5] is not None]
+    yield f"{len(cells) - len(broken)} of {len(cells)} cells held"
+    for lake, point, action, path, mode, fault in broken:
+        yield f"{lake} {point} {action} {path} {mode}: {fault}"
 
 
 def _count(cells: Sequence[tuple[Any, ...]], point: str, action: str, lake: str, path: str) -> str:
     found = [
-        cell[5]
+        cell[5] is None
         for cell in cells
         if (cell[1].replace(f"{cell[0]}.", "lake."), cell[2], cell[0], cell[3]) == (point, action, lake, path)
     ]
