@@ -91,21 +91,32 @@ def measure_freshness(source: Source, workshop: Workshop, steady: Steady, lakes:
 
 @contextlib.contextmanager
 def steady_tables(
-    source: Source, workshop: Workshop, lake: str, steady: Steady, upkeep_every_s: float | None = UPKEEP_EVERY_S
+    source: Source, workshop: Workshop, lake: str, steady: Steady
 ) -> Iterator[tuple[Database, Replicator, Running]]:
     """Lend tables, and a pipeline that has copied them."""
+    with steady_replicator(source, workshop, lake, steady) as (database, replicator), replicator.running() as running:
+        settle(database, running, steady)
+        yield database, replicator, running
+
+
+@contextlib.contextmanager
+def steady_replicator(
+    source: Source, workshop: Workshop, lake: str, steady: Steady, upkeep_every_s: float | None = UPKEEP_EVERY_S
+) -> Iterator[tuple[Database, Replicator]]:
+    """Lend tables, and a pipeline that can be run."""
     with source.database() as database:
         database.execute(Path(__file__).with_name("apply.sql").read_text())
         database.execute(f"call create_steady_tables({TABLES}, {steady.existing})")
         publish(database, [f"steady_{number + 1}" for number in range(TABLES)])
         upkeep = UpkeepPolicy(upkeep_every_s, rest_s=upkeep_every_s or math.inf)
-        replicator = Replicator(workshop, lake, database, upkeep=upkeep, **kept_log())
-        with replicator.running() as running:
-            running.catch_up()
-            # Whatever is compiled or loaded on first use was so in any pipeline that has run for a minute.
-            write(load_of(database, replace(steady, seconds=_SETTLING_S)))
-            running.catch_up()
-            yield database, replicator, running
+        yield database, Replicator(workshop, lake, database, upkeep=upkeep, **kept_log())
+
+
+def settle(database: Database, running: Running, steady: Steady) -> None:
+    """Wait for the copies, and for whatever is compiled or loaded on first use: all pipelines that ran for a minute."""
+    running.catch_up()
+    write(load_of(database, replace(steady, seconds=_SETTLING_S)))
+    running.catch_up()
 
 
 def load_of(database: Database, steady: Steady) -> Load:

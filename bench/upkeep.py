@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,14 +18,14 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from bench.contender import FAILURES
-from bench.freshness import TABLES, Steady, load_of, load_steadily, steady_tables
+from bench.freshness import TABLES, Steady, load_of, load_steadily, settle, steady_replicator
 from bench.measure import median, say
 from bench.replicator import DELTA, Replicator, Running, Workshop, require_equal
 from bench.source import Source
 from bench.steady import write
 from bench.witness import Batch, UpkeepNote, Witness
 from penstock.model.table import TableId
-from penstock.testing.postgres import wait_until
+from penstock.testing.postgres import Database, wait_until
 
 Figures = dict[str, Any]
 
@@ -30,7 +33,7 @@ READ_RATIO = 1.5
 """The most that reading a table may take, as a part of what its rows take freshly written."""
 _READ = ("steady_1", f"steady_{TABLES}")
 """One with all kinds of changes, and one with inserts only."""
-_READS = 9
+_READS, _READS_WHILE_STREAMING = 17, 9
 _STREAMING, _STREAMING_S = "while streaming", 150.0
 """For how long the load goes on while tables are read: longer than that takes, and than some brief upkeeps."""
 _UPKEEPS_TO_REST = 3
@@ -55,33 +58,63 @@ def measure_upkeep(
 
 
 def _measure(source: Source, workshop: Workshop, steady: Steady, lake: str, every_s: float | None) -> Figures:
-    with steady_tables(source, workshop, lake, steady, every_s) as (database, replicator, running):
-        began = time.time()
-        figures = load_steadily(database, workshop, replicator, running, steady)
-        witness = running.witness
-        batches = [each for each in witness.batches if each.visible_at >= began]
-        fresh = {name: _written(workshop, replicator, name) for name in _READ}
-        read = [_read(workshop, replicator, name, fresh[name], "right after") for name in _READ]
-        with ThreadPoolExecutor(1) as threads:
-            more = replace(steady, seconds=min(_STREAMING_S, steady.seconds))
-            writing = threads.submit(write, load_of(database, more))
-            read += [_read(workshop, replicator, name, fresh[name], _STREAMING) for name in _READ]
-            is_streaming = not writing.done()
-            writing.result()
-        running.catch_up()
-        if every_s is not None:
-            _wait_for_rest(witness)
-            read += [_read(workshop, replicator, name, fresh[name], "at rest") for name in _READ]
-        figures |= {
-            "batch_ms": _parts(batches, began, steady.seconds),
-            "upkeep": _upkeep_figures([note for note in witness.upkeeps if not note.is_brief], running),
-            "brief_upkeep": _upkeep_figures([note for note in witness.upkeeps if note.is_brief], running),
-            "read": read,
-            "was_streaming_while_read": is_streaming,
-        }
+    with steady_replicator(source, workshop, lake, steady, every_s) as (database, replicator):
+        with replicator.running() as running:
+            settle(database, running, steady)
+            figures = _loaded(database, workshop, replicator, running, steady)
+        # From here on nothing happens to the tables: they are read as the last change, and nobody's upkeep, left them.
+        with _alone():
+            fresh = {name: _written(workshop, replicator, name) for name in _READ}
+            read = [_read(workshop, replicator, name, fresh[name], "right after") for name in _READ]
+        with replicator.running() as running:
+            with _alone():
+                more = replace(steady, seconds=min(_STREAMING_S, steady.seconds))
+                found, is_streaming = _read_while_streaming(database, workshop, replicator, more, fresh)
+            running.catch_up()
+            read += found
+            if every_s is not None:
+                _wait_for_rest(running.witness)
+                with _alone():
+                    read += [_read(workshop, replicator, name, fresh[name], "at rest") for name in _READ]
         for name in _READ:
             require_equal(replicator, database, name)
-    return figures
+    return {**figures, "read": read, "was_streaming_while_read": is_streaming}
+
+
+def _loaded(
+    database: Database, workshop: Workshop, replicator: Replicator, running: Running, steady: Steady
+) -> Figures:
+    """Write for long, and return what that took."""
+    began = time.time()
+    figures = load_steadily(database, workshop, replicator, running, steady)
+    witness = running.witness
+    batches = [each for each in witness.batches if each.visible_at >= began]
+    return {
+        **figures,
+        "batch_ms": _parts(batches, began, steady.seconds),
+        "upkeep": _upkeep_figures([note for note in witness.upkeeps if not note.is_brief], running),
+        "brief_upkeep": _upkeep_figures([note for note in witness.upkeeps if note.is_brief], running),
+    }
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Keep other runs of this bench from reading at the same time: loads go on beside each other, times do not."""
+    with (Path(tempfile.gettempdir()) / "penstock-bench-reading.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _read_while_streaming(
+    database: Database, workshop: Workshop, replicator: Replicator, steady: Steady, fresh: Mapping[str, str]
+) -> tuple[list[Figures], bool]:
+    """Read tables that change; and say whether they did until the end."""
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(write, load_of(database, steady))
+        found = [_read(workshop, replicator, name, fresh[name], _STREAMING) for name in _READ]
+        is_streaming = not writing.done()
+        writing.result()
+    return found, is_streaming
 
 
 def _parts(batches: Sequence[Batch], began: float, seconds: float) -> list[float]:
@@ -135,7 +168,8 @@ def _read(workshop: Workshop, replicator: Replicator, table: str, fresh: str, wh
     if replicator.lake == DELTA:
         paths = replicator.location(table), _fresh_folder(replicator, table)
         ways["delta-rs scan"] = (_by_library(paths[0]), _by_library(paths[1]))
-    found = {name: _compared(*pair) for name, pair in ways.items()}
+    reads = _READS_WHILE_STREAMING if when == _STREAMING else _READS
+    found = {name: _compared(*pair, reads) for name, pair in ways.items()}
     files, versions = replicator.count_files(table)
     for name, each in found.items():
         times = f"{each['ms']:.0f} ms, freshly written {each['fresh_ms']:.0f}: {each['ratio']:.2f}"
@@ -184,9 +218,9 @@ def _by_library(folder: Path) -> Callable[[], object]:
     return lambda: pa.table(QueryBuilder().register("t", DeltaTable(folder)).execute(query).read_all())
 
 
-def _compared(streamed: Callable[[], object], fresh: Callable[[], object]) -> Mapping[str, float]:
+def _compared(streamed: Callable[[], object], fresh: Callable[[], object], reads: int) -> Mapping[str, float]:
     times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(_READS):
+    for _ in range(reads):
         for read, taken in zip((streamed, fresh), times, strict=True):
             began = time.perf_counter()
             read()
