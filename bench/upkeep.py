@@ -34,6 +34,8 @@ READ_RATIO = 1.5
 _READ = ("steady_1", f"steady_{TABLES}")
 """One with all kinds of changes, and one with inserts only."""
 _READS, _READS_WHILE_STREAMING = 17, 9
+_AFTER_S = 10.0
+"""How long after the last change "right after" is: it was followed by a brief upkeep, if there was one to come."""
 _STREAMING, _STREAMING_S = "while streaming", 150.0
 """For how long the load goes on while tables are read: longer than that takes, and than some brief upkeeps."""
 _UPKEEPS_TO_REST = 3
@@ -62,7 +64,8 @@ def _measure(source: Source, workshop: Workshop, steady: Steady, lake: str, ever
         with replicator.running() as running:
             settle(database, running, steady)
             figures = _loaded(database, workshop, replicator, running, steady)
-        # From here on nothing happens to the tables: they are read as the last change, and nobody's upkeep, left them.
+            time.sleep(_AFTER_S)
+        # From here on nothing happens to the tables: however long it takes, they are read as they were then.
         with _alone():
             fresh = {name: _written(workshop, replicator, name) for name in _READ}
             read = [_read(workshop, replicator, name, fresh[name], "right after") for name in _READ]

@@ -51,11 +51,13 @@ class UpkeepPolicy:
     """For how long the table can be read as it was: what no younger version needs is removed."""
     rest_s: float = 60.0
     """A table that has not changed for so long is at rest."""
-    most_superfluous: int = 300
+    most_superfluous: int = 150
     """So many versions are forgotten together by which no file lives, fewer at rest; for a format that lists all
     versions at every commit, with a kilobyte each. It takes a look at each that stays, so it is not done one by one."""
     all_versions_s: float = 600.0
-    """Younger ones than this are not superfluous."""
+    """Younger ones than this are not superfluous, as long as they are not too many."""
+    most_young: int = 300
+    """So many of them at most: who reads a table often pays for each of them."""
     orphan_s: float = 86_400.0
     """At what age a file that no version ever had is nobody's: no writer takes that long to commit what it wrote."""
 

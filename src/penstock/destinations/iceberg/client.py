@@ -338,12 +338,12 @@ class Version:
         needed_ms = needed_since(self._metadata(), older_than_ms)
         return self._forgotten(self.table.expireSnapshots().expireOlderThan(needed_ms).retainLast(1))
 
-    def thin_out(self, older_than_ms: int, least: int) -> int:
-        """Forget versions from before a time by which no file lives, if they are many; return how many they were.
+    def thin_out(self, older_than_ms: int, most_young: int, least: int) -> int:
+        """Forget versions by which no file lives, if they are many; return how many they were.
 
-        Their manifests go with them, data files do not.
+        Those from before a time, and before the newest `most_young`. Their manifests go with them, data files do not.
         """
-        due = superfluous_versions(self._metadata(), older_than_ms)
+        due = superfluous_versions(self._metadata(), older_than_ms, most_young)
         if len(due) < max(least, 1):
             return 0
         # Without a time of ours that of the table's properties would count, or five days.

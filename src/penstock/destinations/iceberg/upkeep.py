@@ -229,7 +229,8 @@ class TableUpkeep:
         if self.table.layout.mode is not TableMode.HISTORY and self.policy.keep_s <= _TIME_TRAVEL_S:
             most = self.policy.most_superfluous // (_FEWER_AT_REST if plan.is_resting else 1)
             older_than_ms = int((now_s - self.policy.all_versions_s) * 1000)
-            self.done = self.done.with_more(expired_versions=version.thin_out(older_than_ms, most))
+            thinned = version.thin_out(older_than_ms, self.policy.most_young, most)
+            self.done = self.done.with_more(expired_versions=thinned)
         orphan_s = now_s - max(self.policy.orphan_s, self.policy.keep_s)
         is_due = now_s - self.table.known.orphans_sought_s >= _ORPHANS_EVERY_S
         if is_due and plan.folder.has_strangers(known, orphan_s):

@@ -27,19 +27,19 @@ def needed_since(metadata: Mapping[str, Any], older_than_ms: int) -> int:
     return max(earlier, default=older_than_ms)
 
 
-def superfluous_versions(metadata: Mapping[str, Any], older_than_ms: int) -> list[int]:
+def superfluous_versions(metadata: Mapping[str, Any], older_than_ms: int, most_young: int) -> list[int]:
     """Return versions from before a time whose files are all in one that stays, given a table's metadata.
 
-    Only ancestors of the present one: of others nobody knows who wants them. Where one is missing, those before it
-    were looked at when it was forgotten.
+    And of those since then all but the newest `most_young`. Only ancestors of the present one: of others nobody knows
+    who wants them. Where one is missing, those before it were looked at when it was forgotten.
     """
     known = {each["snapshot-id"]: each for each in metadata["snapshots"]}
     named = {reference["snapshot-id"] for reference in metadata.get("refs", {}).values()}
-    found = []
+    found, place = [], 0
     child = known.get(metadata["current-snapshot-id"])
     while child is not None:
-        version = known.get(child.get("parent-snapshot-id"))
-        if version is not None and version["timestamp-ms"] < older_than_ms:
+        version, place = known.get(child.get("parent-snapshot-id")), place + 1
+        if version is not None and (version["timestamp-ms"] < older_than_ms or place >= most_young):
             id_ = version["snapshot-id"]
             if id_ not in named and not _takes_files_out(child["summary"]):
                 found.append(id_)
