@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from plugins.local_lake import LocalDelta, LocalIceberg
-from plugins.nursery import Nursery
+from plugins.nursery import TELL, Nursery
 from plugins.pipeline import pipeline_config
 
 from penstock import failpoint
@@ -159,6 +159,9 @@ class _Life:
         """Fail, and tell all that may say why: what every thread waits for, and which tables are behind."""
         faulthandler.dump_traceback()
         report = self._pipeline.report
+        if report.receiver_pid is not None:
+            os.kill(report.receiver_pid, TELL)
+            time.sleep(1)  # for it to have done so
         behind = [each for each in report.tables if each.watermark is None or Lsn.parse(each.watermark) < target]
         raise AssertionError(f"not at {target}: {replace(report, tables=behind)}")
 

@@ -6,6 +6,7 @@ A receiver is a process as it always is, with the same main and pipes; only how 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import select
 import signal
@@ -19,6 +20,8 @@ from typing import IO, NoReturn
 
 from penstock.runtime import supervisor
 
+TELL = signal.SIGUSR1
+"""What makes a receiver write down where each of its threads is, and go on."""
 _FILES = 4096
 """More than a process of a test ever opens."""
 
@@ -106,6 +109,7 @@ def _receive(stdin: int, stdout: int) -> NoReturn:
     os.dup2(stdout, 1)
     os.closerange(3, _FILES)
     sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    faulthandler.register(TELL)
     try:
         os._exit(main())
     except BaseException:  # noqa: BLE001  # there is nobody above
