@@ -113,7 +113,7 @@ def steady_replicator(
 
 
 def settle(database: Database, running: Running, steady: Steady) -> None:
-    """Wait for the copies, and for whatever is compiled or loaded on first use: all pipelines that ran for a minute."""
+    """Wait for the copies, and for what is compiled or loaded on first use: after a minute of any run it is."""
     running.catch_up()
     write(load_of(database, replace(steady, seconds=_SETTLING_S)))
     running.catch_up()

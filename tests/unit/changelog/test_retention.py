@@ -8,11 +8,11 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from plugins.data_file import data_file
 
-from penstock.changelog.entry import DataFile, Entry
+from penstock.changelog.entry import Entry
 from penstock.changelog.retention import NOTHING_KEPT, Retention, Shelf, Stretch, count_droppable, stretches
 from penstock.model.lsn import NOWHERE, Lsn
-from penstock.model.table import TableId
 
 NOW_US = 1_000_000_000
 EMPTY_BYTES = 4096
@@ -20,21 +20,7 @@ EMPTY_BYTES = 4096
 
 
 def make_entry(sequence: int, end: int, written_us: int, size_bytes: int, *, is_complete: bool) -> Entry:
-    file = DataFile(
-        table=TableId(1),
-        version=1,
-        path="x",
-        rows=1,
-        size_bytes=size_bytes,
-        inserts=1,
-        updates=0,
-        deletes=0,
-        has_unchanged=False,
-        has_key_changes=False,
-        first_lsn=NOWHERE,
-        last_lsn=NOWHERE,
-        footer_crc=0,
-    )
+    file = data_file(size_bytes=size_bytes)
     return Entry(
         sequence=sequence,
         session="s",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from plugins.data_file import data_file
+
 from penstock.changelog.entry import DataFile
 from penstock.model.lsn import Lsn
 from penstock.model.table import TableId
@@ -20,23 +22,8 @@ class Clock:
 
 
 def changes(inserts: int = 0, updates: int = 0, deletes: int = 0, memory_bytes: int = 1000) -> DataFile:
-    rows = inserts + updates + deletes
-    return DataFile(
-        table=TABLE,
-        version=1,
-        path="1.parquet",
-        rows=rows,
-        size_bytes=500,
-        inserts=inserts,
-        updates=updates,
-        deletes=deletes,
-        has_unchanged=False,
-        has_key_changes=False,
-        first_lsn=Lsn(1),
-        last_lsn=Lsn(2),
-        footer_crc=0,
-        memory_bytes=memory_bytes,
-    )
+    counts = {"inserts": inserts, "updates": updates, "deletes": deletes}
+    return data_file(table=TABLE, rows=sum(counts.values()), memory_bytes=memory_bytes, **counts)
 
 
 def test_updates_and_deletes_wait_for_their_turn() -> None:
