@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from penstock.errors import ErrorKind, PenstockError, Retry, SourceError
@@ -20,6 +20,9 @@ from penstock.telemetry.log import get_logger
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 15.0
 _STOP_TIMEOUT_S = 20.0
+# Ten times what a start takes on an ordinary machine, besides the connections that it makes.
+_START_TIMEOUT_S = 30.0
+_CONNECTIONS = 2
 # Long enough for a dead predecessor's walsender to notice that its socket is gone, whatever its timeouts.
 _PATIENCE_S = 300.0
 
@@ -39,6 +42,7 @@ class ReceiverSupervisor:
         self._on_failure = on_failure
         self._log = get_logger(worker="receiver")
         self._process: subprocess.Popen[bytes] | None = None
+        self._start_limit_s = _START_TIMEOUT_S + _CONNECTIONS * settings.address.connect_timeout_s
         self._command = Command(NOWHERE, NOWHERE)
         self._is_told = False
         self._started_at: float | None = None
@@ -112,14 +116,31 @@ class ReceiverSupervisor:
             return PenstockError(f"the receiver cannot be started: {failure.strerror}", kind=ErrorKind.LOG_IO)
         error: PenstockError | None = None
         assert process.stdout is not None
-        with process.stdout:
+        with self._impatience(process) as is_overdue, process.stdout:
             for line in process.stdout:
                 error = self._hear(json.loads(line)) or error
         code = process.wait()
         self._close_input(process)
-        return error or SourceError(
-            f"the receiver process ended with code {code}", kind=ErrorKind.SOURCE_CONNECTION_FAILED
-        )
+        how = f"did not start within {self._start_limit_s:g} s" if is_overdue.is_set() else f"ended with code {code}"
+        return error or SourceError(f"the receiver process {how}", kind=ErrorKind.SOURCE_CONNECTION_FAILED)
+
+    @contextlib.contextmanager
+    def _impatience(self, process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
+        """End a process that does not start in time, and say so: what it waits for, the next one may not need."""
+        is_overdue = threading.Event()
+
+        def end_unless_started() -> None:
+            if self._started_at is None:
+                is_overdue.set()
+                process.kill()
+
+        timer = threading.Timer(self._start_limit_s, end_unless_started)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield is_overdue
+        finally:
+            timer.cancel()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         # A session of its own keeps the terminal's Ctrl-C away: the driver decides when the receiver stops.

@@ -1,0 +1,92 @@
+"""The watch over the receiver process, with other processes in its place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.changelog.folder import Folder
+from penstock.errors import PenstockError
+from penstock.postgres.connection import SourceAddress
+from penstock.receiver.settings import ReceiverSettings
+from penstock.runtime import supervisor
+from penstock.runtime.supervisor import ReceiverSupervisor
+from penstock.testing.postgres import wait_until
+
+SILENT = "import time; time.sleep(600)"
+STARTS = """
+import sys
+print('{"event": "started", "end_lsn": "0/0"}', flush=True)
+sys.stdin.read()
+"""
+LIMIT_S = 2.0
+
+Supervise = Callable[..., tuple[ReceiverSupervisor, SimpleQueue[Exception]]]
+
+
+@pytest.fixture
+def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervise]:
+    """Start the watch over processes that run these programs, one after the other, the last again and again."""
+    supervisors: list[ReceiverSupervisor] = []
+    monkeypatch.setattr(supervisor, "_START_TIMEOUT_S", LIMIT_S)
+    address = SourceAddress("localhost", 5432, "shop", "penstock", connect_timeout_s=0)
+    settings = ReceiverSettings(address, "slot", "publication", Folder(str(tmp_path)), tmp_path)
+
+    def start(*programs: str) -> tuple[ReceiverSupervisor, SimpleQueue[Exception]]:
+        left = list(programs)
+
+        def popen(_command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+            program = left.pop(0) if len(left) > 1 else left[0]
+            return subprocess.Popen([sys.executable, "-c", program], **options)
+
+        own = SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
+        monkeypatch.setattr(supervisor, "subprocess", own)
+        failures: SimpleQueue[Exception] = SimpleQueue()
+        watched = ReceiverSupervisor(settings, on_entry=lambda *_: None, on_failure=failures.put)
+        supervisors.append(watched)
+        watched.start()
+        return watched, failures
+
+    yield start
+    for each in supervisors:
+        each.stop()
+
+
+def test_a_receiver_that_never_starts_makes_room_for_another(supervise: Supervise) -> None:
+    watched, failures = supervise(SILENT, STARTS)
+    wait_until(lambda: watched._started_at is not None, "the other one to start", timeout_s=30)
+    assert watched.restarts == 1
+    assert failures.empty()
+
+
+def test_it_says_so_if_none_ever_starts(supervise: Supervise, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_PATIENCE_S", 0.0)
+    _, failures = supervise(SILENT)
+    error = failures.get(timeout=30)
+    assert isinstance(error, PenstockError)
+    assert error.message == "the receiver process did not start within 2 s"
+
+
+def test_a_receiver_that_has_started_may_be_silent_for_long(supervise: Supervise) -> None:
+    watched, _ = supervise(STARTS)
+    wait_until(lambda: watched._started_at is not None, "the receiver to start", timeout_s=30)
+    pid = watched.pid
+    watched._stopping.wait(1.5 * LIMIT_S)
+    assert (watched.pid, watched.restarts) == (pid, 0)
+
+
+def test_a_receiver_that_ends_before_its_time_is_no_late_one(
+    supervise: Supervise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_PATIENCE_S", 0.0)
+    _, failures = supervise("raise SystemExit(3)")
+    error = failures.get(timeout=30)
+    assert isinstance(error, PenstockError)
+    assert error.message == "the receiver process ended with code 3"
