@@ -21,5 +21,6 @@ class UpkeepConfig(ConfigModel):
     target_file_bytes: int = Field(default=64 << 20, ge=1 << 20)
     """How large data files become. Those of half that size are left alone, unless many of their rows are gone."""
     keep_versions_s: int = Field(default=3600, ge=0)
-    """For how long a table can be read as it was: former versions, and files that only they need, are removed after
-    that. An hour: longer than most queries take, and every version kept makes every commit to Iceberg slower."""
+    """For how long files are kept that only former versions of a table need. An hour: longer than most queries take.
+    Of versions themselves, which all who read or write the table pay for, those of the last ten minutes stay; with
+    more than an hour, and in the mode `history`, all of that time."""

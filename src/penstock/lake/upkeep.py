@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from penstock.model.lsn import Lsn
+from penstock.model.mode import TableMode
 from penstock.model.table import TableId
 
 # With fewer, what is gained is less than a commit costs that others have to read.
@@ -34,6 +35,8 @@ _RESTING_MIN_FILES = 2
 _RESTING_JOINED_TIMES = 16
 _RESTING_WORN_SHARE = 0.01
 _RESTING_FILES = 4
+# Who keeps versions for longer wants to travel to each of them.
+_TIME_TRAVEL_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +54,19 @@ class UpkeepPolicy:
     """For how long the table can be read as it was: what no younger version needs is removed."""
     rest_s: float = 60.0
     """A table that has not changed for so long is at rest."""
+    all_versions_s: float = 600.0
+    """For how long every version can be read, where that is less: who reads a table often pays for each of them."""
+    most_young: int = 300
+    """So many of these at most, where a format need not keep them in one piece."""
     most_superfluous: int = 150
     """So many versions are forgotten together by which no file lives, fewer at rest; for a format that lists all
     versions at every commit, with a kilobyte each. It takes a look at each that stays, so it is not done one by one."""
-    all_versions_s: float = 600.0
-    """Younger ones than this are not superfluous, as long as they are not too many."""
-    most_young: int = 300
-    """So many of them at most: who reads a table often pays for each of them."""
     orphan_s: float = 86_400.0
     """At what age a file that no version ever had is nobody's: no writer takes that long to commit what it wrote."""
+
+    def forgets_early(self, mode: TableMode) -> bool:
+        """Whether versions may be forgotten before their files: not those of a history, which others read on from."""
+        return mode is not TableMode.HISTORY and self.keep_s <= _TIME_TRAVEL_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,8 @@ BEGAN = dt.datetime.now(dt.UTC)
 class Lake:
     """A lake without Spark, and with a clock of its own."""
 
-    def __init__(self, path: Path, mode: TableMode) -> None:
-        self.path, self.mode, self.store = path, mode, MemoryStore()
+    def __init__(self, path: Path, mode: TableMode, policy: UpkeepPolicy = POLICY) -> None:
+        self.path, self.mode, self.policy, self.store = path, mode, policy, MemoryStore()
         self.later = dt.timedelta()
 
     def now(self) -> dt.datetime:
@@ -52,7 +53,7 @@ class Lake:
             spark=no_spark,
             tables=self.store,
             modes=TableModes(self.mode),
-            upkeep=POLICY,
+            upkeep=self.policy,
             clock=self.now,
         )
 
@@ -297,9 +298,6 @@ def test_the_log_loses_its_old_entries_and_keeps_the_position(lake: Lake) -> Non
     kept = lake.kept()
     kept.fill()
     kept.upkeep()
-    settings = lake.table().metadata().configuration
-    assert settings["delta.logRetentionDuration"] == "interval 3600 seconds"
-    assert settings["delta.deletedFileRetentionDuration"] == "interval 3600 seconds"
     log = lake.location / "_delta_log"
     lake.table().create_checkpoint()
     for entry in log.iterdir():
@@ -313,6 +311,50 @@ def test_the_log_loses_its_old_entries_and_keeps_the_position(lake: Lake) -> Non
     content = kept.content()
     assert kept.upkeep().rewritten_files
     assert kept.content() == content
+
+
+@pytest.mark.parametrize(
+    ("mode", "keep_s", "log_s"),
+    [
+        (TableMode.CURRENT, 3600, 600),
+        (TableMode.SCD2, 3600, 600),
+        (TableMode.CURRENT, 300, 300),
+        (TableMode.CURRENT, 86_400, 86_400),
+        (TableMode.HISTORY, 3600, 3600),
+    ],
+)
+def test_versions_are_forgotten_before_their_files_unless_somebody_wants_them(
+    tmp_path: Path, mode: TableMode, keep_s: int, log_s: int
+) -> None:
+    lake = Lake(tmp_path, mode, replace(POLICY, keep_s=keep_s))
+    kept = lake.kept()
+    kept.fill()
+    kept.upkeep()
+    settings = lake.table().metadata().configuration
+    assert settings["delta.logRetentionDuration"] == f"interval {log_s} seconds"
+    assert settings["delta.deletedFileRetentionDuration"] == f"interval {keep_s} seconds"
+
+
+def test_files_outlive_the_entries_that_replaced_them(lake: Lake) -> None:
+    kept = lake.kept()
+    kept.fill()
+    replaced = lake.stored()
+    kept.upkeep()
+    log = lake.location / "_delta_log"
+    made_at = (BEGAN - dt.timedelta(seconds=POLICY.all_versions_s + 60)).timestamp()
+    for entry in log.iterdir():
+        os.utime(entry, (made_at, made_at))
+    old = lake.table().version()
+    for number in range(100, 110):
+        kept.apply([insert(ITEMS, number, "n", None)])
+    kept.upkeep()
+    assert min(int(entry.name[:20]) for entry in log.glob("*.json")) == old
+    kept.destination = lake.open()
+    assert kept.upkeep().removed_files == 0
+    assert replaced < lake.stored()
+    lake.later = dt.timedelta(seconds=POLICY.keep_s + 60)
+    kept.upkeep()
+    assert not replaced & lake.stored()
 
 
 def test_files_of_unknown_length_are_left_alone(lake: Lake) -> None:

@@ -108,8 +108,11 @@ class TableUpkeep:
 
     def _set_retention(self, state: TableState) -> None:
         """Let the table itself say for how long it keeps what it was: others clean up by that, and checkpoints too."""
-        kept = f"interval {int(self.policy.keep_s)} seconds"
-        wanted = dict.fromkeys(("delta.deletedFileRetentionDuration", "delta.logRetentionDuration"), kept)
+        policy = self.policy
+        # Spark lists the whole log with every query.
+        log_s = min(policy.all_versions_s, policy.keep_s) if policy.forgets_early(state.mode) else policy.keep_s
+        retentions = {"delta.deletedFileRetentionDuration": policy.keep_s, "delta.logRetentionDuration": log_s}
+        wanted = {name: f"interval {int(seconds)} seconds" for name, seconds in retentions.items()}
         if any(state.settings.get(name) != value for name, value in wanted.items()):
             metadata = {**state.metadata, "configuration": {**state.settings, **wanted}}
             Upholding(self.table, state).is_made(state, Draft("SET TBLPROPERTIES", [{"metaData": metadata}]))

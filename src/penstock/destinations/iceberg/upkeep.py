@@ -30,12 +30,10 @@ from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering, unhurriedly
 from penstock.lake.upkeep import Rest, Rewrites, StoredFile, UpkeepPolicy, choose_rewrites, growing_run
-from penstock.model.mode import TableMode
 from penstock.model.table import TableSchema
 
 _ORPHANS_EVERY_S = 3600.0  # to look for them takes jobs of Spark
 _FEWER_AT_REST = 6  # times as few superfluous versions: nobody's commit waits for their removal
-_TIME_TRAVEL_S = 3600.0  # who keeps versions for longer wants to travel to each of them
 _NO_ROWS = np.empty(0, np.int64)
 
 
@@ -225,8 +223,7 @@ class TableUpkeep:
             return
         now_s = self.clock().timestamp()
         self.done = self.done.with_more(expired_versions=version.expire(int((now_s - self.policy.keep_s) * 1000)))
-        # Not those of a history, which others may read on from.
-        if self.table.layout.mode is not TableMode.HISTORY and self.policy.keep_s <= _TIME_TRAVEL_S:
+        if self.policy.forgets_early(self.table.layout.mode):
             most = self.policy.most_superfluous // (_FEWER_AT_REST if plan.is_resting else 1)
             older_than_ms = int((now_s - self.policy.all_versions_s) * 1000)
             thinned = version.thin_out(older_than_ms, self.policy.most_young, most)
