@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ from penstock.testing.upkeep_suite import LATER, KeptLake, MakeLake, UpkeepSuite
 
 pytestmark = pytest.mark.spark
 
-POLICY = UpkeepPolicy(keep_s=3600, rest_s=0)
+POLICY = UpkeepPolicy(keep_s=3600, rest_s=0, pause_s=math.inf)
 BEGAN = dt.datetime.now(dt.UTC)
 
 

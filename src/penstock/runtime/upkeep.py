@@ -1,12 +1,14 @@
 """Upkeep of the destination's tables, on a schedule, beside everything else.
 
 One thread, one table at a time: changes go on being applied, to the same table too. By the clock a table gets all that
-is due, and in between a brief upkeep after every few batches, which are what leaves small files behind.
+is due, and once more when its changes pause. In between it gets a brief upkeep after every few batches, which are what
+leaves small files behind.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -19,15 +21,27 @@ from penstock.runtime.tables import Tables, TableState
 from penstock.telemetry.log import get_logger
 
 _TICK_S = 0.5  # how much later than it is due an upkeep may begin
+_PAUSE_S = 5.0  # without a batch; no longer than a destination wants it to be
 _BRIEF_ONES = 8  # at most, between two others: each leaves a version that lives as long as the files that it took out
 
 
-@dataclass(frozen=True, slots=True)
-class _Last:
-    """A table's last upkeep: how many batches there had been before it, and when it ended."""
+@dataclass(slots=True)
+class _Watched:
+    """What is known of a table, from when it was met on."""
 
-    batches: int
+    due_at: float
+    """When the next upkeep is due by the clock."""
     ended_at: float
+    """When the last upkeep ended."""
+    changed_at: float
+    """When there was another batch."""
+    batches: int = 0
+    batches_before: int = 0
+    """How many of them there had been before the last upkeep."""
+    batches_before_whole: int = 0
+    """Before the last one that was not brief."""
+    paused_at: float = -math.inf
+    """When a pause was the reason for one."""
 
 
 class UpkeepWorker:
@@ -40,8 +54,7 @@ class UpkeepWorker:
         self._tables = tables
         self._every_s = every_s
         self._clock = clock
-        self._due_at: dict[TableId, float] = {}
-        self._last: dict[TableId, _Last] = {}
+        self._watched: dict[TableId, _Watched] = {}
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -61,27 +74,41 @@ class UpkeepWorker:
             # A table may leave the publication while another one is looked after.
             if not state.is_followed or self._tables.name(state.id) is None:
                 continue
-            if self._is_due(state.id):
-                self._look_after(state)
-                self._due_at[state.id] = self._clock() + self._every_s
-            elif self._is_briefly_due(state):
-                self._look_after(state, is_brief=True)
+            watched = self._watch(state)
+            if self._is_due(watched):
+                self._look_after(state, watched)
+            elif self._is_briefly_due(state, watched):
+                self._look_after(state, watched, is_brief=True)
 
-    def _is_due(self, table: TableId) -> bool:
-        """Whether a table has waited long enough; one that is new begins to wait."""
-        return self._due_at.setdefault(table, self._clock() + self._every_s) <= self._clock()
+    def _watch(self, state: TableState) -> _Watched:
+        """Return what is known of a table; one that is new begins to wait."""
+        now = self._clock()
+        watched = self._watched.setdefault(state.id, _Watched(now + self._every_s, ended_at=now, changed_at=now))
+        if state.batches != watched.batches:
+            watched.batches, watched.changed_at = state.batches, now
+        return watched
 
-    def _is_briefly_due(self, state: TableState) -> bool:
+    def _is_due(self, watched: _Watched) -> bool:
+        """Whether a table has waited long enough, or its changes pause; that is a reason as often as the clock is."""
+        now = self._clock()
+        is_pausing = watched.batches > watched.batches_before_whole and now - watched.changed_at >= _PAUSE_S
+        if is_pausing and now - watched.paused_at >= self._every_s:
+            watched.paused_at = now
+            return True
+        return watched.due_at <= now
+
+    def _is_briefly_due(self, state: TableState, watched: _Watched) -> bool:
         """Whether a table had enough batches since its last upkeep; one that failed is made up for by the clock."""
-        last = self._last.setdefault(state.id, _Last(0, self._clock()))
-        has_enough = state.batches - last.batches >= self._destination.brief_upkeep_after
-        has_waited = self._clock() - last.ended_at >= self._every_s / _BRIEF_ONES
+        has_enough = watched.batches - watched.batches_before >= self._destination.brief_upkeep_after
+        has_waited = self._clock() - watched.ended_at >= self._every_s / _BRIEF_ONES
         return has_enough and has_waited and not state.upkeep.is_failing
 
-    def _look_after(self, state: TableState, *, is_brief: bool = False) -> None:
-        batches = state.batches
+    def _look_after(self, state: TableState, watched: _Watched, *, is_brief: bool = False) -> None:
+        watched.batches_before = watched.batches
         self._try(state, is_brief=is_brief)
-        self._last[state.id] = _Last(batches, self._clock())
+        watched.ended_at = self._clock()
+        if not is_brief:
+            watched.batches_before_whole, watched.due_at = watched.batches_before, watched.ended_at + self._every_s
 
     def _try(self, state: TableState, *, is_brief: bool) -> None:
         began = self._clock()

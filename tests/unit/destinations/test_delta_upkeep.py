@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import os
 import shutil
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from penstock.testing.batch import ArrowRows, no_spark
 from penstock.testing.destination_suite import ITEMS, START, Make, delete, insert, update
 from penstock.testing.upkeep_suite import BATCHES, LATER, KeptLake, MakeLake, UpkeepSuite
 
-POLICY = UpkeepPolicy(keep_s=3600, rest_s=0)
+POLICY = UpkeepPolicy(keep_s=3600, rest_s=0, pause_s=math.inf)
 BEGAN = dt.datetime.now(dt.UTC)
 
 
@@ -355,6 +356,24 @@ def test_files_outlive_the_entries_that_replaced_them(lake: Lake) -> None:
     lake.later = dt.timedelta(seconds=POLICY.keep_s + 60)
     kept.upkeep()
     assert not replaced & lake.stored()
+
+
+def test_a_pause_is_enough_to_put_a_small_table_in_order(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, TableMode.CURRENT, replace(POLICY, rest_s=math.inf, pause_s=5))
+    kept = lake.kept()
+    kept.destination.write_table_rows(ITEMS, ArrowRows(ITEMS, [(id_, "n", None) for id_ in range(50)], START))
+    lake.later = dt.timedelta(seconds=60)
+    kept.upkeep()
+    kept.apply([delete(ITEMS, 7), insert(ITEMS, 90, "n", None)])
+    content = kept.content()
+    lake.later += dt.timedelta(seconds=4)
+    assert kept.upkeep().rewritten_files == 0
+    lake.later += dt.timedelta(seconds=1)
+    assert kept.upkeep().rewritten_files == 2
+    (member,) = TableLog(TableFolder(str(lake.location))).refresh().members.values()  # type: ignore[union-attr]
+    assert (member.rows, member.vector) == (50, None)
+    assert kept.content() == content
+    assert kept.upkeep().is_idle
 
 
 def test_files_of_unknown_length_are_left_alone(lake: Lake) -> None:

@@ -18,8 +18,10 @@ from penstock.lake.key import Numbers
 from penstock.lake.layout import Layout
 from penstock.lake.rewrite import Rewriting, SourceFile, StoppedError, clustering
 from penstock.lake.upkeep import (
+    Calm,
     Rest,
     StoredFile,
+    UpkeepPolicy,
     can_be_put_in_order,
     choose_rewrites,
     growing_run,
@@ -118,8 +120,17 @@ def test_brief_upkeeps_come_to_an_end_too(sizes: list[int], target: int) -> None
 def test_a_table_rests_if_it_has_been_where_it_is_for_long_enough() -> None:
     rest = Rest()
     asked = [(1, 10, 0), (1, 10, 59), (1, 10, 60), (1, 20, 90), (2, 20, 120), (1, 20, 149), (2, 30, 180), (1, 20, 150)]
-    found = [rest.is_resting(TableId(table), Lsn(position), now_s, 60) for table, position, now_s in asked]
-    assert found == [False, False, True, False, False, False, False, True]
+    found = [rest.calm(TableId(table), Lsn(position), now_s, UpkeepPolicy()) for table, position, now_s in asked]
+    assert [calm is Calm.REST for calm in found] == [False, False, True, False, False, False, False, True]
+    assert Calm.PAUSE not in found, "nothing is known of changes"
+
+
+def test_a_table_pauses_if_no_batch_came_for_a_while() -> None:
+    rest, policy, found = Rest(), UpkeepPolicy(), []
+    for changed_s, position, now_s in [(0, 10, 3), (0, 10, 4), (5, 20, 6), (5, 20, 9), (5, 20, 66)]:
+        rest.note_change(TableId(1), changed_s)
+        found.append(rest.calm(TableId(1), Lsn(position), now_s, policy))
+    assert found == [Calm.NONE, Calm.PAUSE, Calm.NONE, Calm.PAUSE, Calm.REST]
 
 
 def test_put_in_order_small_files_need_no_company() -> None:
@@ -143,21 +154,28 @@ def test_put_in_order_worn_files_and_small_ones_become_one() -> None:
 
 
 def test_only_small_tables_are_put_in_order() -> None:
-    assert can_be_put_in_order(files(*[TARGET] * 4), TARGET)
-    assert not can_be_put_in_order(files(*[TARGET] * 4, 1000), TARGET)
+    small, large, too_large = files(16 * MEGABYTE), files(*[TARGET] * 4), files(*[TARGET] * 4, 1000)
+    allowed = {
+        calm: [can_be_put_in_order(each, TARGET, calm) for each in ([], small, large, too_large)] for calm in Calm
+    }
+    assert allowed == {
+        Calm.NONE: [False, False, False, False],
+        Calm.PAUSE: [True, True, False, False],
+        Calm.REST: [True, True, True, False],
+    }
 
 
 def test_an_upkeep_does_what_its_kind_and_the_table_allow() -> None:
     two, four, large = files(1000, 1000), files(*[1000] * 4), files(*[TARGET] * 5, 1000, 1000)
     asked = [
-        (two, True, False),
-        (two, True, True),
-        (two, False, False),
-        (two, False, True),
-        (four, True, True),
-        (large, False, True),
+        (two, True, Calm.NONE),
+        (two, True, Calm.REST),
+        (two, False, Calm.NONE),
+        (two, False, Calm.PAUSE),
+        (four, True, Calm.REST),
+        (large, False, Calm.REST),
     ]
-    found = [choose_rewrites(each, TARGET, is_brief=brief, is_resting=resting) for each, brief, resting in asked]
+    found = [choose_rewrites(each, TARGET, calm, is_brief=brief) for each, brief, calm in asked]
     assert [[len(group) for group in each.groups] for each in found] == [[], [], [], [2], [4], []]
     assert [each.in_order for each in found] == [False, False, False, True, False, False]
 

@@ -111,6 +111,31 @@ def test_what_an_upkeep_by_the_clock_has_seen_to_needs_no_brief_one(
     assert (len(lake.looked_after), lake.briefly) == (1, [])
 
 
+def test_a_pause_is_used_once_between_two_by_the_clock(lake: Lake, tables: Tables, worker: UpkeepWorker) -> None:
+    begun: list[float] = []
+    lake.meanwhile = lambda: begun.append(lake.now)
+    changes_at = {*range(6), *range(20, 24), *range(140, 146)}
+    for second in range(170):
+        lake.now = max(lake.now, second)
+        if second in changes_at:
+            tables.advance(ITEMS.id, Lsn(10 + second), events=1)
+        worker.step()
+    # The first pause; a minute after it, since there was a second one; by the clock; the third pause.
+    assert begun == [10, 70, 132, 150]
+    assert lake.briefly == []
+
+
+def test_a_pause_behind_which_nothing_is_left_to_do_is_no_reason(
+    lake: Lake, tables: Tables, worker: UpkeepWorker
+) -> None:
+    for lake.now in range(58):
+        worker.step()
+    tables.advance(ITEMS.id, Lsn(10), events=1)
+    for lake.now in (58, 60, 70, 80):
+        worker.step()
+    assert len(lake.looked_after) == 1
+
+
 def test_what_was_done_is_told(lake: Lake, tables: Tables, worker: UpkeepWorker) -> None:
     with capture_logs() as lines:
         for lake.now in (0, 60, 200):
@@ -126,9 +151,9 @@ def test_what_was_done_is_told(lake: Lake, tables: Tables, worker: UpkeepWorker)
 
 def test_brief_ones_are_counted_and_told_to_who_looks_closely(lake: Lake, tables: Tables, worker: UpkeepWorker) -> None:
     lake.brief_upkeep_after = 1
-    tables.advance(ITEMS.id, Lsn(10), events=1)
     with capture_logs() as lines:
         for lake.now in (0, 8):
+            tables.advance(ITEMS.id, Lsn(10 + int(lake.now)), events=1)
             worker.step()
     assert [(line["event"], line["log_level"]) for line in lines] == [("table was kept up", "debug")]
     told = table_report(tables.get(ITEMS.id))

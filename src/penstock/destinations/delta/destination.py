@@ -198,6 +198,7 @@ class DeltaDestination:
             validate.check_state(state, schema, layout, committer.location)
             application = PastApplication if layout.mode.keeps_past else Application
             application(LakeTable(log, committer, self._search, layout), changes, Lsn(since), end).run(state)
+            self._rest.note_change(table, self._clock().timestamp())
             self._register(table)
 
     def table_name(self, table: TableId) -> str | None:

@@ -90,12 +90,12 @@ class TableUpkeep:
                 return None
             self._set_retention(state)
             position, now_s = Upholding(self.table, state).end, self.clock().timestamp()
-            is_resting = self.rest.is_resting(self.schema.id, position, now_s, self.policy.rest_s)
+            calm = self.rest.calm(self.schema.id, position, now_s, self.policy)
             members = {member.add["path"]: member for member in state.members.values()}
         self.done = self.done.with_more(files=len(members))
         described = (_described(member) for member in members.values())
         known = [each for each in described if each is not None]
-        chosen = choose_rewrites(known, self.policy.target_file_bytes, is_brief=self.is_brief, is_resting=is_resting)
+        chosen = choose_rewrites(known, self.policy.target_file_bytes, calm, is_brief=self.is_brief)
         return [[members[file.name] for file in group] for group in chosen.groups]
 
     def _state(self) -> TableState | None:

@@ -236,6 +236,7 @@ class IcebergDestination:
         validate.check_same_columns(version, schema, layout)
         application = PastApplication if layout.mode.keeps_past else Application
         application(self._lake_table(schema, place), version, changes, mark, end).run()
+        self._rest.note_change(table, self._clock().timestamp())
 
     def _lake_table(self, schema: TableSchema, place: str) -> LakeTable:
         with self._lock:

@@ -29,7 +29,7 @@ from penstock.destinations.iceberg.schema import arrow_schema, with_ids
 from penstock.failpoint import hit
 from penstock.lake.key import Numbers
 from penstock.lake.rewrite import COMPRESSION, Rewriting, SourceFile, StoppedError, clustering, unhurriedly
-from penstock.lake.upkeep import Rest, Rewrites, StoredFile, UpkeepPolicy, choose_rewrites, growing_run
+from penstock.lake.upkeep import Calm, Rest, Rewrites, StoredFile, UpkeepPolicy, choose_rewrites, growing_run
 from penstock.model.table import TableSchema
 
 _ORPHANS_EVERY_S = 3600.0  # to look for them takes jobs of Spark
@@ -115,16 +115,16 @@ class TableUpkeep:
             files = [StoredFile(name, index.sizes[name], rows, len(gone[name])) for name, rows in index.rows.items()]
             self.done = self.done.with_more(files=len(files))
             now_s = self.clock().timestamp()
-            is_resting = self.rest.is_resting(self.schema.id, seen.mark.lsn, now_s, self.policy.rest_s)
+            calm = self.rest.calm(self.schema.id, seen.mark.lsn, now_s, self.policy)
             return Plan(
-                choose_rewrites(files, self.policy.target_file_bytes, is_brief=self.is_brief, is_resting=is_resting),
+                choose_rewrites(files, self.policy.target_file_bytes, calm, is_brief=self.is_brief),
                 {name: SourceFile(name, rows, gone[name]) for name, rows in index.rows.items()},
                 seen.version,
                 frozenset(index.deletes),
                 index.files,
                 with_ids(arrow_schema(self.schema, self.table.layout), seen.version.schema),
                 DataFolder.of(seen.version.location, seen.version.filesystem),
-                is_resting,
+                calm is Calm.REST,
             )
 
     def _seen(self) -> Seen | None:
