@@ -53,7 +53,7 @@ _SETTINGS = settings(
 )
 # So often that it meets everything else; what is compared is read sooner than it is removed.
 _UPKEEP = UpkeepPolicy(
-    every_s=1.0, brief_after=2, keep_s=15, rest_s=0.5, most_superfluous=4, all_versions_s=1, orphan_s=30
+    every_s=1.0, brief_after=2, keep_s=15, rest_s=0.5, pause_s=0.2, most_superfluous=4, all_versions_s=1, orphan_s=30
 )
 _UPKEEP_STEPS = {"delta.upkeep_written", "iceberg.upkeep_written"}
 _DRIVER_STEPS = sorted({*steps("delta", "merge"), *steps("iceberg", "merge"), *_UPKEEP_STEPS})

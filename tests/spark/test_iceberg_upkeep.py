@@ -128,6 +128,21 @@ def test_deletes_are_put_together_and_go_with_the_files_that_they_name(lake: Lak
     assert lake.count("") == 3899
 
 
+def test_a_pause_is_enough_to_put_a_small_table_in_order(lake: Lake) -> None:
+    lake.policy = replace(POLICY, rest_s=math.inf, pause_s=5)
+    kept = lake.kept()
+    rows = [(number, "n", None) for number in range(50)]
+    kept.destination.write_table_rows(ITEMS, ArrowRows(ITEMS, rows, START, lambda: lake.spark))
+    kept.apply([delete(ITEMS, 7), insert(ITEMS, 90, "n", None)])
+    content = kept.content()
+    lake.later = dt.timedelta(seconds=4)
+    assert kept.upkeep().rewritten_files == 0
+    lake.later = dt.timedelta(seconds=5)
+    assert kept.upkeep().rewritten_files == 2
+    assert (lake.count(".data_files"), lake.count(".delete_files")) == (1, 0)
+    assert kept.content() == content
+
+
 def test_versions_are_thinned_out_and_every_file_lives_as_long_as_before(lake: Lake) -> None:
     lake.policy = replace(POLICY, most_superfluous=3, all_versions_s=300)
     kept = lake.kept()

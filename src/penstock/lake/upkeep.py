@@ -37,7 +37,7 @@ _RESTING_MIN_FILES = 2
 _RESTING_JOINED_TIMES = 16
 _RESTING_WORN_SHARE = 0.01
 _RESTING_FILES = 4
-# What may be put in order in a pause: it takes a third of a second.
+# What may be put in order in a pause, once a minute: it takes a third of a second.
 _PAUSING_BYTES = 16 << 20
 # Who keeps versions for longer wants to travel to each of them.
 _TIME_TRAVEL_S = 3600.0
