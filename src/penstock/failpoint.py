@@ -75,7 +75,8 @@ def hit(name: str) -> None:
         # Not through a stream: its lock may be held by a thread that is stopped with the process.
         os.write(2, f"failpoint {name} strikes: {armed.action}\n".encode())
     if armed.action in _SIGNALS:
-        os.kill(os.getpid(), _SIGNALS[armed.action])
+        # To this thread: sent to the process, another one may be interrupted first, and this one goes on meanwhile.
+        signal.pthread_kill(threading.get_ident(), _SIGNALS[armed.action])
     elif armed.action == "raise":
         raise FailpointError(name)
     else:

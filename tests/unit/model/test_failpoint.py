@@ -102,6 +102,39 @@ def test_stop_halts_the_process_until_it_is_continued() -> None:
         assert process.communicate() == (b"passed\n", b"failpoint a.b strikes: stop\n")
 
 
+_STOPPED_IN_A_THREAD = """
+import os, threading
+from penstock.failpoint import arm, hit
+
+arm("a.b=stop")
+
+def strike():
+    for _ in range(10):
+        hit("a.b")
+        os.write(1, b".")
+
+thread = threading.Thread(target=strike)
+thread.start()
+while thread.is_alive():
+    sum(range(1000))
+"""
+
+
+def test_the_thread_that_is_stopped_does_not_go_on_while_others_are_busy() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _STOPPED_IN_A_THREAD], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        passed = []
+        for _ in range(10):
+            assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+            passed.append(process.stdout.read())
+            process.send_signal(signal.SIGCONT)
+        process.wait()
+        assert passed == [None, *[b"."] * 9]
+
+
 def test_a_failpoint_that_strikes_says_so_unless_it_is_only_slow(capfd: pytest.CaptureFixture[str]) -> None:
     arm("a.b=raise*1,c.d=slow:1")
     assert _outcomes("a.b", 2) == [True, False]
