@@ -152,9 +152,9 @@ def watch_for_a_full_log(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) ->
     events: list[str] = []
     hear = pipeline._supervisor._hear
 
-    def overhear(event: dict[str, Any]) -> PenstockError | None:
+    def overhear(event: dict[str, Any], *others: Any) -> PenstockError | None:
         events.append(event["event"])
-        return hear(event)
+        return hear(event, *others)
 
     monkeypatch.setattr(pipeline._supervisor, "_hear", overhear)
     return lambda: "log_full" in events

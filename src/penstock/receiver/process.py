@@ -72,7 +72,10 @@ class Receiver:
         self._settings = settings
         self._emit = emit
         self._clock = clock
+        # Of a long log in a bucket this takes minutes; what follows does not.
+        emit("opening_log")
         writer = LogWriter(settings.log, settings.policies)
+        emit("connecting")
         self._sealed = writer.end_lsn
         self._stream, timeline = self._open_stream(writer)
         self._silence_limit_s = self._check_slot()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import IO, Any
 
 from penstock.errors import ErrorKind, PenstockError, Retry, SourceError
@@ -20,11 +20,37 @@ from penstock.telemetry.log import get_logger
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 15.0
 _STOP_TIMEOUT_S = 20.0
-# Ten times what a start takes on an ordinary machine, besides the connections that it makes.
+# Ten times what a start takes on an ordinary machine, besides the connections that it makes and opening the log.
 _START_TIMEOUT_S = 30.0
-_CONNECTIONS = 2
+_CONNECTIONS = 3  # for the stream, another one where libpq has to make it, and to look at the slot
 # Long enough for a dead predecessor's walsender to notice that its socket is gone, whatever its timeouts.
 _PATIENCE_S = 300.0
+
+
+class _StartLimit:
+    """Ends a process that does not get on with its start: what it waits for, the next one may not need."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._timer: threading.Timer | None = None
+        self.missed: str | None = None
+        """What the process did not do in time."""
+
+    def set(self, seconds: float, step: str) -> None:
+        """Allow the process so long for a step of its start, from now on."""
+        self.lift()
+        self._timer = threading.Timer(seconds, self._end, [f"did not {step} within {seconds:g} s"])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def lift(self) -> None:
+        """Let it take as long as it likes."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end(self, missed: str) -> None:
+        self.missed = missed
+        self._process.kill()
 
 
 class ReceiverSupervisor:
@@ -42,7 +68,6 @@ class ReceiverSupervisor:
         self._on_failure = on_failure
         self._log = get_logger(worker="receiver")
         self._process: subprocess.Popen[bytes] | None = None
-        self._start_limit_s = _START_TIMEOUT_S + _CONNECTIONS * settings.address.connect_timeout_s
         self._command = Command(NOWHERE, NOWHERE)
         self._is_told = False
         self._started_at: float | None = None
@@ -111,45 +136,31 @@ class ReceiverSupervisor:
     def _run_once(self) -> PenstockError:
         self._started_at = None
         try:
-            process = self._spawn()
+            # A session of its own keeps the terminal's Ctrl-C away: the driver decides when the receiver stops.
+            process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.receiver"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
         except OSError as failure:
             return PenstockError(f"the receiver cannot be started: {failure.strerror}", kind=ErrorKind.LOG_IO)
+        limit = _StartLimit(process)
+        limit.set(_START_TIMEOUT_S, "start")
         error: PenstockError | None = None
         assert process.stdout is not None
-        with self._impatience(process) as is_overdue, process.stdout:
+        with contextlib.closing(process.stdout):
+            self._introduce(process)
             for line in process.stdout:
-                error = self._hear(json.loads(line)) or error
+                error = self._hear(json.loads(line), limit) or error
+        limit.lift()
         code = process.wait()
         self._close_input(process)
-        how = f"did not start within {self._start_limit_s:g} s" if is_overdue.is_set() else f"ended with code {code}"
+        how = limit.missed or f"ended with code {code}"
         return error or SourceError(f"the receiver process {how}", kind=ErrorKind.SOURCE_CONNECTION_FAILED)
 
-    @contextlib.contextmanager
-    def _impatience(self, process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
-        """End a process that does not start in time, and say so: what it waits for, the next one may not need."""
-        is_overdue = threading.Event()
-
-        def end_unless_started() -> None:
-            if self._started_at is None:
-                is_overdue.set()
-                process.kill()
-
-        timer = threading.Timer(self._start_limit_s, end_unless_started)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield is_overdue
-        finally:
-            timer.cancel()
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        # A session of its own keeps the terminal's Ctrl-C away: the driver decides when the receiver stops.
-        process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.receiver"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
+    def _introduce(self, process: subprocess.Popen[bytes]) -> None:
+        """Tell a new receiver its settings, which it waits for, and then what the last one knew."""
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(self._settings.to_line())
@@ -160,10 +171,14 @@ class ReceiverSupervisor:
             self._tell(process)
         if self._stopping.is_set():
             self._close_input(process)
-        return process
 
-    def _hear(self, event: dict[str, Any]) -> PenstockError | None:
+    def _hear(self, event: dict[str, Any], limit: _StartLimit) -> PenstockError | None:
         match event["event"]:
+            case "opening_log":
+                limit.lift()
+            case "connecting":
+                connect_s = _CONNECTIONS * self._settings.address.connect_timeout_s
+                limit.set(_START_TIMEOUT_S + connect_s, "connect to the source")
             case "entry":
                 # Of a part of a transaction there is nothing to see yet.
                 self._on_entry(event["sequence"] if event["is_complete"] else 0, event["events"])
@@ -175,6 +190,7 @@ class ReceiverSupervisor:
             case "failed":
                 return SourceError(event["message"], kind=ErrorKind(event["kind"]), remedy=event["remedy"])
             case name:
+                limit.lift()
                 self.last_error = None
                 self._started_at = self._started_at or time.monotonic()
                 if event.get("fallback"):

@@ -26,6 +26,12 @@ import sys
 print('{"event": "started", "end_lsn": "0/0"}', flush=True)
 sys.stdin.read()
 """
+OPENS_ITS_LOG_FOR_LONG = """
+import time
+print('{"event": "opening_log"}', flush=True)
+time.sleep(3)
+print('{"event": "connecting"}', flush=True)
+"""
 LIMIT_S = 2.0
 
 Supervise = Callable[..., tuple[ReceiverSupervisor, SimpleQueue[Exception]]]
@@ -36,10 +42,12 @@ def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Super
     """Start the watch over processes that run these programs, one after the other, the last again and again."""
     supervisors: list[ReceiverSupervisor] = []
     monkeypatch.setattr(supervisor, "_START_TIMEOUT_S", LIMIT_S)
-    address = SourceAddress("localhost", 5432, "shop", "penstock", connect_timeout_s=0)
-    settings = ReceiverSettings(address, "slot", "publication", Folder(str(tmp_path)), tmp_path)
 
-    def start(*programs: str) -> tuple[ReceiverSupervisor, SimpleQueue[Exception]]:
+    def start(
+        *programs: str, connect_timeout_s: int = 0, publication: str = "publication"
+    ) -> tuple[ReceiverSupervisor, SimpleQueue[Exception]]:
+        address = SourceAddress("localhost", 5432, "shop", "penstock", connect_timeout_s=connect_timeout_s)
+        settings = ReceiverSettings(address, "slot", publication, Folder(str(tmp_path)), tmp_path)
         left = list(programs)
 
         def popen(_command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -72,6 +80,32 @@ def test_it_says_so_if_none_ever_starts(supervise: Supervise, monkeypatch: pytes
     error = failures.get(timeout=30)
     assert isinstance(error, PenstockError)
     assert error.message == "the receiver process did not start within 2 s"
+
+
+def test_one_that_does_not_take_its_settings_has_no_longer(
+    supervise: Supervise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_PATIENCE_S", 0.0)
+    _, failures = supervise(SILENT, publication="more than a pipe takes" * 10_000)
+    error = failures.get(timeout=30)
+    assert isinstance(error, PenstockError)
+    assert error.message == "the receiver process did not start within 2 s"
+
+
+def test_a_log_may_take_long_to_open_but_not_a_connection(
+    supervise: Supervise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_PATIENCE_S", 0.0)
+    _, failures = supervise(f"{OPENS_ITS_LOG_FOR_LONG}{SILENT}")
+    error = failures.get(timeout=30)
+    assert isinstance(error, PenstockError)
+    assert error.message == "the receiver process did not connect to the source within 2 s"
+
+
+def test_each_connection_may_take_the_time_that_is_configured(supervise: Supervise) -> None:
+    watched, _ = supervise(f"{OPENS_ITS_LOG_FOR_LONG}time.sleep(1.4 * {LIMIT_S})\n{STARTS}", connect_timeout_s=1)
+    wait_until(lambda: watched._started_at is not None, "the receiver to start", timeout_s=30)
+    assert watched.restarts == 0
 
 
 def test_a_receiver_that_has_started_may_be_silent_for_long(supervise: Supervise) -> None:
