@@ -19,7 +19,7 @@ from deltalake import DeltaTable, QueryBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.destinations.delta import DeltaDestination
+from penstock.destinations.delta import DeltaDestination, action
 from penstock.destinations.delta.folder import TableFolder
 from penstock.destinations.delta.log import TableLog
 from penstock.lake import upkeep
@@ -248,6 +248,28 @@ def test_a_restart_knows_from_a_checkpoint_when_files_were_replaced(lake: Lake) 
     assert kept.upkeep().removed_files
     assert len(lake.stored()) == 1
     kept.apply(*LATER)
+
+
+def test_a_restart_dates_a_file_by_the_last_of_its_removals(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = lake.kept()
+    began_ms = round(BEGAN.timestamp() * 1000)
+    rows = [(number, "n", None) for number in range(20)]
+    kept.destination.write_table_rows(ITEMS, ArrowRows(ITEMS, rows, START))
+    replaced = lake.stored()
+    # Each time the file is taken out and added again with another deletion vector; at last it is rewritten.
+    for number, minute in enumerate((0, 25, 40, 45, 50)):
+        monkeypatch.setattr(action, "_now_ms", lambda at=began_ms + minute * 60_000: at)
+        kept.apply([delete(ITEMS, number)])
+    monkeypatch.setattr(action, "_now_ms", lambda: began_ms + 55 * 60_000)
+    assert kept.upkeep().rewritten_files == 1
+    lake.table().create_checkpoint()
+    kept.destination = lake.open()
+    lake.later = dt.timedelta(minutes=110)
+    kept.upkeep()
+    assert replaced < lake.stored(), "it was part of the table until 55 minutes ago"
+    lake.later = dt.timedelta(minutes=116)
+    kept.upkeep()
+    assert not replaced & lake.stored()
 
 
 def test_readers_find_a_checkpoint_behind_every_upkeep_of_a_table_that_changed(lake: Lake) -> None:

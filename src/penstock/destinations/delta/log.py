@@ -137,8 +137,7 @@ class TableState:
                     added.append(Member(found))
                 case {"remove": found}:
                     self.members.pop(_identity(found), None)
-                    removed_ms = found.get("deletionTimestamp", 0)
-                    self.removed.update((name, removed_ms) for name in stored_names(found))
+                    self._note_removal(found)
                 case {"txn": found}:
                     self.transactions[found["appId"]] = found["version"]
                 case {"metaData": found}:
@@ -146,6 +145,12 @@ class TableState:
                 case {"protocol": found}:
                     self.protocol = found
         self.members.update((member.identity, member) for member in added)
+
+    def _note_removal(self, removal: Action) -> None:
+        """Remember the last of a file's removals, one for each deletion vector: a checkpoint has them in any order."""
+        removed_ms = removal.get("deletionTimestamp", 0)
+        for name in stored_names(removal):
+            self.removed[name] = max(removed_ms, self.removed.get(name, 0))
 
 
 class TableLog:
