@@ -37,7 +37,7 @@ _RESTING_MIN_FILES = 2
 _RESTING_JOINED_TIMES = 16
 _RESTING_WORN_SHARE = 0.01
 _RESTING_FILES = 4
-# What may be put in order in a pause, once a minute: it takes a third of a second.
+# What may be put in order in a pause, at most once a minute: it takes a third of a second.
 _PAUSING_BYTES = 16 << 20
 # Who keeps versions for longer wants to travel to each of them.
 _TIME_TRAVEL_S = 3600.0
@@ -55,7 +55,7 @@ class UpkeepPolicy:
     target_file_bytes: int = 64 << 20
     """A file of half that size is large enough; none is made much larger."""
     keep_s: float = 3600.0
-    """For how long the table can be read as it was: what no younger version needs is removed."""
+    """For how long files stay that the table had: who reads it since before they were replaced still needs them."""
     rest_s: float = 60.0
     """A table that has not changed for so long is at rest."""
     pause_s: float = 4.0

@@ -21,7 +21,7 @@ from penstock.runtime.tables import Tables, TableState
 from penstock.telemetry.log import get_logger
 
 _TICK_S = 0.5  # how much later than it is due an upkeep may begin
-_PAUSE_S = 5.0  # without a batch; no longer than a destination wants it to be
+_PAUSE_S = 5.0  # without a batch; no shorter than a destination wants it to be
 _BRIEF_ONES = 8  # at most, between two others: each leaves a version that lives as long as the files that it took out
 
 
@@ -39,9 +39,18 @@ class _Watched:
     batches_before: int = 0
     """How many of them there had been before the last upkeep."""
     batches_before_whole: int = 0
-    """Before the last one that was not brief."""
+    """Before the last one that was not brief and came in a pause."""
     paused_at: float = -math.inf
-    """When a pause was the reason for one."""
+    """When that one began."""
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there was a batch since."""
+        return self.batches > self.batches_before_whole
+
+    def is_pausing(self, now: float) -> bool:
+        """Whether there was no batch for a while."""
+        return now - self.changed_at >= _PAUSE_S
 
 
 class UpkeepWorker:
@@ -91,11 +100,8 @@ class UpkeepWorker:
     def _is_due(self, watched: _Watched) -> bool:
         """Whether a table has waited long enough, or its changes pause; that is a reason as often as the clock is."""
         now = self._clock()
-        is_pausing = watched.batches > watched.batches_before_whole and now - watched.changed_at >= _PAUSE_S
-        if is_pausing and now - watched.paused_at >= self._every_s:
-            watched.paused_at = now
-            return True
-        return watched.due_at <= now
+        is_pause_due = watched.has_news and watched.is_pausing(now) and now - watched.paused_at >= self._every_s
+        return is_pause_due or watched.due_at <= now
 
     def _is_briefly_due(self, state: TableState, watched: _Watched) -> bool:
         """Whether a table had enough batches since its last upkeep; one that failed is made up for by the clock."""
@@ -104,11 +110,15 @@ class UpkeepWorker:
         return has_enough and has_waited and not state.upkeep.is_failing
 
     def _look_after(self, state: TableState, watched: _Watched, *, is_brief: bool = False) -> None:
-        watched.batches_before = watched.batches
+        watched.batches_before, began = watched.batches, self._clock()
         self._try(state, is_brief=is_brief)
         watched.ended_at = self._clock()
-        if not is_brief:
-            watched.batches_before_whole, watched.due_at = watched.batches_before, watched.ended_at + self._every_s
+        if is_brief:
+            return
+        watched.due_at = watched.ended_at + self._every_s
+        # Right behind a batch a table is not put in order: the pause that may follow is still a reason to.
+        if watched.has_news and watched.is_pausing(began):
+            watched.batches_before_whole, watched.paused_at = watched.batches_before, began
 
     def _try(self, state: TableState, *, is_brief: bool) -> None:
         began = self._clock()

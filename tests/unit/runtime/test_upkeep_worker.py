@@ -106,8 +106,9 @@ def test_what_an_upkeep_by_the_clock_has_seen_to_needs_no_brief_one(
     worker.step()
     for number in range(8):
         tables.advance(ITEMS.id, Lsn(10 + number), events=1)
-    for lake.now in (60, 70):
+    for lake.now in (60, 63, 66, 70):
         worker.step()
+        tables.advance(ITEMS.id, Lsn(100 + int(lake.now)), events=1)
     assert (len(lake.looked_after), lake.briefly) == (1, [])
 
 
@@ -128,12 +129,25 @@ def test_a_pause_is_used_once_between_two_by_the_clock(lake: Lake, tables: Table
 def test_a_pause_behind_which_nothing_is_left_to_do_is_no_reason(
     lake: Lake, tables: Tables, worker: UpkeepWorker
 ) -> None:
+    for lake.now in range(55):
+        worker.step()
+    tables.advance(ITEMS.id, Lsn(10), events=1)
+    for lake.now in (54, 60, 70, 80):
+        worker.step()
+    assert len(lake.looked_after) == 1, "by the clock, in the pause"
+
+
+def test_one_by_the_clock_right_behind_a_batch_leaves_the_pause_to_the_next(
+    lake: Lake, tables: Tables, worker: UpkeepWorker
+) -> None:
+    begun: list[float] = []
+    lake.meanwhile = lambda: begun.append(lake.now)
     for lake.now in range(58):
         worker.step()
     tables.advance(ITEMS.id, Lsn(10), events=1)
-    for lake.now in (58, 60, 70, 80):
+    for lake.now in (58, 60, 62, 63, 70, 80):
         worker.step()
-    assert len(lake.looked_after) == 1
+    assert begun == [60, 63]
 
 
 def test_what_was_done_is_told(lake: Lake, tables: Tables, worker: UpkeepWorker) -> None:
