@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from penstock import failpoint
-from penstock.changelog.entry import FORMAT, Entry, empty_entry, encode_entry, entry_name, with_checksum
+from penstock.changelog.entry import FORMAT, Entry, data_name, empty_entry, encode_entry, entry_name, with_checksum
 from penstock.changelog.files import write_data
 from penstock.changelog.folder import Folder, io_errors
 from penstock.changelog.header import Header, header_names, header_number, last_header, put_header
@@ -122,7 +122,7 @@ class LogWriter:
         self._lock.close()
 
     def claim(self, timeline: int | None = None) -> Entry:
-        """Become the log's writer, and remove what earlier ones left; return the entry that says so.
+        """Become the log's writer; return the entry that says so.
 
         Called once, by the one who holds the source's slot. From then on an older writer is refused, so that
         what it left is nobody's. `timeline` is the source's that the next entries come from.
@@ -131,8 +131,19 @@ class LogWriter:
         self._put_entry(entry)
         failpoint.hit("changelog.after_claim")
         self._put_header(replace(self._header, timeline=timeline or self._header.timeline))
-        self._drop_leftovers()
         return entry
+
+    def drop_leftovers(self) -> None:
+        """Remove what no reader can see: data without an entry or of an open transaction, and what was trimmed.
+
+        Called once, behind the claim and before anything is written. Of a long log in a bucket it takes minutes, in
+        which a newer writer may begin: what has a higher number than the claim is not from before it.
+        """
+        _remove_older(self._folder, self._header)
+        kept, ours = {entry.folder for entry in self._entries}, data_name(self._sequence, "")
+        for name in self._folder.folders("data"):
+            if name < ours and f"data/{name}" not in kept:
+                self._folder.remove_folder(f"data/{name}")
 
     @property
     def system_identifier(self) -> str:
@@ -240,14 +251,6 @@ class LogWriter:
         if is_behind and read_entry(self._folder, self._sequence) is None:
             name = f"entries/{entry_name(self._sequence)}"
             raise LogDamagedError(f"change log: {name} is missing, but later ones are there")
-
-    def _drop_leftovers(self) -> None:
-        """Remove what no reader can see: data without an entry or of an open transaction, and what was trimmed."""
-        _remove_older(self._folder, self._header)
-        kept = {entry.folder for entry in self._entries}
-        for name in self._folder.folders("data"):
-            if f"data/{name}" not in kept:
-                self._folder.remove_folder(f"data/{name}")
 
     def _remove_data(self, entries: Sequence[Entry]) -> None:
         if self._folder.is_local:

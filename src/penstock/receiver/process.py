@@ -72,7 +72,7 @@ class Receiver:
         self._settings = settings
         self._emit = emit
         self._clock = clock
-        # Of a long log in a bucket this takes minutes; what follows does not.
+        # Of a long log in a bucket this takes minutes; what follows, up to the start, does not.
         emit("opening_log")
         writer = LogWriter(settings.log, settings.policies)
         emit("connecting")

@@ -126,6 +126,8 @@ class Recorder:
 
     def _run(self) -> None:
         try:
+            # Here, since it may take minutes, and the server wants answers meanwhile.
+            self._writer.drop_leftovers()
             while self._step():
                 pass
         except BaseException as error:  # noqa: BLE001  # handed to the main thread, which raises it

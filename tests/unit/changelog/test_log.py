@@ -107,6 +107,7 @@ def test_a_restart_drops_the_open_transaction_and_takes_its_place(log: LogPlace)
     with open_writer(log) as writer:
         assert writer.end_lsn == 111
         writer.claim()
+        writer.drop_leftovers()
         writer.append(make_segment(120, [(b"2", b"x"), (b"3", b"x")]), end_lsn=Lsn(121))
     waiting.poll()
     assert commits_in(waiting) == [110, 120, 120]
@@ -135,6 +136,7 @@ def test_a_writer_removes_what_was_never_finished_but_not_what_a_starting_pipeli
         file.touch()
     with open_writer(log) as writer:
         writer.claim()
+        writer.drop_leftovers()
     assert (cut_off.exists(), probe.exists()) == (False, True)
 
 
@@ -212,6 +214,7 @@ def test_a_trim_that_was_cut_off_leaves_nothing_to_stumble_over(log: LogPlace) -
     with open_writer(log) as writer:
         assert writer.end_lsn == 131
         writer.claim()
+        writer.drop_leftovers()
     assert sorted(path.name for path in (log.root / "entries").iterdir()) == [entry_name(3), entry_name(4)]
     assert len(list((log.root / "data").iterdir())) == 1
 

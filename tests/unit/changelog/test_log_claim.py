@@ -52,6 +52,7 @@ def begin(folder: Folder, start: Lsn = START) -> None:
 def claim(folder: Folder) -> LogWriter:
     writer = LogWriter(folder, ValuePolicies())
     writer.claim()
+    writer.drop_leftovers()
     return writer
 
 
@@ -88,6 +89,16 @@ def test_an_older_writer_is_refused_at_its_next_step(log: LogPlace, step: Step) 
     require_refused(step, older)
     append(newer, 120)
     assert keys(open_log(log.folder)) == ["110", "111", "120"]
+
+
+def test_an_older_writer_that_is_still_clearing_up_leaves_a_newer_ones_data_alone(log: LogPlace) -> None:
+    append_part(claim(log.folder), 110)
+    older = LogWriter(log.folder, ValuePolicies())
+    older.claim()
+    append(claim(log.folder), 120)
+    older.drop_leftovers()
+    assert keys(open_log(log.folder)) == ["120"]
+    assert Verification(log.folder).run() == []
 
 
 @pytest.mark.parametrize("log_place", PLACES[1:], indirect=True)

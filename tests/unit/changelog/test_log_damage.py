@@ -34,6 +34,7 @@ def log(written_log: WrittenLog) -> WrittenLog:
 def claim(folder: Folder) -> None:
     writer = LogWriter(folder, ValuePolicies())
     writer.claim()
+    writer.drop_leftovers()
     writer.close()
 
 
