@@ -20,8 +20,8 @@ from penstock.telemetry.log import get_logger
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 15.0
 _STOP_TIMEOUT_S = 20.0
-# Ten times what a start takes on an ordinary machine, besides the connections that it makes and opening the log.
-_START_TIMEOUT_S = 30.0
+# Ten times what each of a start's steps takes on an ordinary machine, besides the connections that it makes.
+_START_TIMEOUT_S = 60.0
 _CONNECTIONS = 3  # for the stream, another one where libpq has to make it, and to look at the slot
 # Long enough for a dead predecessor's walsender to notice that its socket is gone, whatever its timeouts.
 _PATIENCE_S = 300.0
@@ -71,6 +71,8 @@ class ReceiverSupervisor:
         self._command = Command(NOWHERE, NOWHERE)
         self._is_told = False
         self._started_at: float | None = None
+        self._opening_since = 0.0
+        self._opened_s = 0.0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="receiver-supervisor", daemon=True)
@@ -121,6 +123,8 @@ class ReceiverSupervisor:
             error = self._run_once()
             if self._stopping.is_set():
                 return
+            # However long a log takes to open, what comes behind it may fail as often as elsewhere.
+            healthy_since += self._opened_s
             # A start that takes its time to fail is no sign of health.
             if self._started_at is not None and time.monotonic() - self._started_at > _LONGEST_PAUSE_S:
                 pause, healthy_since = _FIRST_PAUSE_S, time.monotonic()
@@ -134,7 +138,7 @@ class ReceiverSupervisor:
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     def _run_once(self) -> PenstockError:
-        self._started_at = None
+        self._started_at, self._opened_s = None, 0.0
         try:
             # A session of its own keeps the terminal's Ctrl-C away: the driver decides when the receiver stops.
             process = subprocess.Popen(
@@ -170,13 +174,16 @@ class ReceiverSupervisor:
             self._process = process
             self._tell(process)
         if self._stopping.is_set():
-            self._close_input(process)
+            # It has done nothing yet, and may not look at its input for long.
+            process.kill()
 
     def _hear(self, event: dict[str, Any], limit: _StartLimit) -> PenstockError | None:
         match event["event"]:
             case "opening_log":
                 limit.lift()
+                self._opening_since = time.monotonic()
             case "connecting":
+                self._opened_s = time.monotonic() - self._opening_since
                 connect_s = _CONNECTIONS * self._settings.address.connect_timeout_s
                 limit.set(_START_TIMEOUT_S + connect_s, "connect to the source")
             case "entry":

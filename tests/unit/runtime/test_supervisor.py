@@ -108,6 +108,30 @@ def test_each_connection_may_take_the_time_that_is_configured(supervise: Supervi
     assert watched.restarts == 0
 
 
+def test_what_fails_behind_a_log_that_took_long_is_tried_again(
+    supervise: Supervise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_PATIENCE_S", LIMIT_S)
+    watched, failures = supervise(OPENS_ITS_LOG_FOR_LONG, STARTS)
+    wait_until(lambda: watched._started_at is not None or not failures.empty(), "the other one to start", timeout_s=30)
+    assert failures.empty()
+
+
+def test_one_that_is_born_after_the_end_has_no_time_to_open_its_log(
+    supervise: Supervise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    introduce = ReceiverSupervisor._introduce
+
+    def introduce_late(watched: ReceiverSupervisor, process: subprocess.Popen[bytes]) -> None:
+        watched._stopping.set()
+        introduce(watched, process)
+
+    monkeypatch.setattr(ReceiverSupervisor, "_introduce", introduce_late)
+    watched, _ = supervise(SILENT)
+    watched._thread.join(timeout=LIMIT_S / 2)
+    assert not watched._thread.is_alive()
+
+
 def test_a_receiver_that_has_started_may_be_silent_for_long(supervise: Supervise) -> None:
     watched, _ = supervise(STARTS)
     wait_until(lambda: watched._started_at is not None, "the receiver to start", timeout_s=30)
