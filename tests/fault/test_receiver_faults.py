@@ -227,6 +227,7 @@ def fill(capture: Capture, receiver: ReceiverProcess) -> bool:
 
 def require_full_disk_named(capture: Capture, receiver: ReceiverProcess) -> None:
     event = receiver.wait_for("failed")
+    receiver.wait_for_end()
     assert ErrorKind(event["kind"]) is ErrorKind.LOG_IO
     assert f"No space left on device: {capture.root}" in event["message"]
     assert Verification(capture.folder).run() == []
