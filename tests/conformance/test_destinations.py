@@ -44,13 +44,13 @@ class TestDelta(DestinationSuite):
         return Harness(destination, read, lambda: spark)
 
 
-@pytest.mark.spark
-@pytest.mark.cluster
-class TestIceberg(DestinationSuite):
+class IcebergHarness:
+    """Iceberg in a catalog that a subclass's fixture `catalog` says."""
+
     @pytest.fixture
-    def harness(self, spark: SparkSession, iceberg_catalog: CatalogSettings) -> Iterator[Harness]:
+    def harness(self, spark: SparkSession, catalog: CatalogSettings) -> Iterator[Harness]:
         store = MemoryStore()
-        destination = IcebergDestination(iceberg_catalog, pipeline=PipelineId("p"), spark=lambda: spark, tables=store)
+        destination = IcebergDestination(catalog, pipeline=PipelineId("p"), spark=lambda: spark, tables=store)
         destination.startup()
 
         def read(schema: TableSchema) -> Sequence[Sequence[Any]]:
@@ -59,3 +59,20 @@ class TestIceberg(DestinationSuite):
 
         yield Harness(destination, read, lambda: spark)
         destination.shutdown()
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+class TestIceberg(IcebergHarness, DestinationSuite):
+    @pytest.fixture
+    def catalog(self, iceberg_catalog: CatalogSettings) -> CatalogSettings:
+        return iceberg_catalog
+
+
+@pytest.mark.spark
+@pytest.mark.cluster
+@pytest.mark.long  # a server for each; the tests of the destination have a copy and a batch of every kind
+class TestIcebergInARestCatalog(IcebergHarness, DestinationSuite):
+    @pytest.fixture
+    def catalog(self, rest_catalog: CatalogSettings) -> CatalogSettings:
+        return rest_catalog

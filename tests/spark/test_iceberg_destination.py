@@ -14,12 +14,15 @@ import pytest
 from plugins.changing_items import ChangingItems
 from plugins.iceberg import MakeCatalog
 from plugins.interrupted import Interrupted, InterruptedChanges
+from plugins.rest_catalog import StartRestServer, rest_catalog_at
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from penstock import failpoint
 from penstock.config.destination import IcebergCatalogConfig, JdbcCatalogConfig
 from penstock.contract.batch import TableChanges
 from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
+from penstock.destinations.iceberg.client import Mark, MarkKeys, is_outrun
 from penstock.destinations.memory import MemoryDestination
 from penstock.errors import DestinationError, ErrorKind
 from penstock.model.cell import UNCHANGED, TableRow
@@ -45,6 +48,7 @@ from penstock.testing.destination_suite import (
     truncate,
     update,
 )
+from penstock.testing.proxy import Proxy
 
 pytestmark = pytest.mark.spark
 
@@ -470,13 +474,27 @@ def test_random_histories_with_restarts_and_compactions_give_the_sources_rows(la
             lake.call("rewrite_position_delete_files", arguments=", options => map('rewrite-all', 'true')")
 
 
-@pytest.fixture(params=["hadoop", "jdbc"])
-def any_lake(request: pytest.FixtureRequest, spark: SparkSession, make_catalog: MakeCatalog, tmp_path: Path) -> Lake:
-    lake = Lake(spark, make_catalog(tmp_path / "lake", JDBC if request.param == "jdbc" else None))
+@pytest.fixture
+def any_catalog(request: pytest.FixtureRequest, make_catalog: MakeCatalog, tmp_path: Path) -> CatalogSettings:
+    """A catalog of the kind that a test asks for."""
+    if request.param == "rest":
+        found: CatalogSettings = request.getfixturevalue("rest_catalog")
+        return found
+    return make_catalog(tmp_path / "lake", JDBC if request.param == "jdbc" else None)
+
+
+@pytest.fixture
+def any_lake(spark: SparkSession, any_catalog: CatalogSettings) -> Lake:
+    lake = Lake(spark, any_catalog)
     lake.destination.startup()
     return lake
 
 
+in_catalogs_of_every_kind = pytest.mark.parametrize("any_catalog", ["hadoop", "jdbc", "rest"], indirect=True)
+in_shared_catalogs = pytest.mark.parametrize("any_catalog", ["jdbc", "rest"], indirect=True)
+
+
+@in_catalogs_of_every_kind
 def test_tables_are_copied_and_changed_in_parallel(any_lake: Lake) -> None:
     tables = [renamed(ITEMS, TableName("public", f"t{number}"), TableId(100 + number)) for number in range(6)]
     barrier = threading.Barrier(len(tables))
@@ -493,11 +511,9 @@ def test_tables_are_copied_and_changed_in_parallel(any_lake: Lake) -> None:
         any_lake.harness.holds(schema, (1, "v2", "body one"), *COPIED[1:])
 
 
-def test_a_catalog_in_a_database_keeps_tables_over_restarts(
-    spark: SparkSession, make_catalog: MakeCatalog, tmp_path: Path
-) -> None:
-    lake = Lake(spark, make_catalog(tmp_path / "lake", JDBC))
-    lake.destination.startup()
+@in_shared_catalogs
+def test_a_shared_catalog_keeps_tables_over_restarts(any_lake: Lake) -> None:
+    lake = any_lake
     lake.harness.copy(ITEMS, COPIED)
     lake.harness.copy(ODD, [("k", "2", "y")])
     lake.harness.apply(ITEMS, [update(ITEMS, 1, "uno", UNCHANGED), delete(ITEMS, 2)])
@@ -507,21 +523,78 @@ def test_a_catalog_in_a_database_keeps_tables_over_restarts(
     lake.harness.apply(ITEMS, [truncate(ITEMS), insert(ITEMS, 1, "a", "b")], start=300)
     lake.harness.holds(ITEMS, (1, "a", "b"))
     lake.harness.holds(ODD, ("k", "2", "y"))
-    assert (tmp_path / "lake" / "catalog.sqlite").is_file()
 
 
+@in_shared_catalogs
 @pytest.mark.parametrize("way", CHANGES)
-def test_a_catalog_in_a_database_takes_one_of_two_commits(
-    spark: SparkSession, make_catalog: MakeCatalog, tmp_path: Path, way: str
-) -> None:
-    lake = Lake(spark, make_catalog(tmp_path / "lake", JDBC))
-    lake.destination.startup()
+def test_a_shared_catalog_takes_one_of_two_commits(any_lake: Lake, way: str) -> None:
+    lake = any_lake
     lake.harness.copy(ITEMS, COPIED)
-    late = Lake(spark, lake.catalog)
+    late = Lake(lake.spark, lake.catalog)
     late.store = lake.store
     late.again()
     applied(lake, CHANGES[way], partial(late.harness.apply, ITEMS, CHANGES[way]))
     assert sorted(lake.read(ITEMS)) == sorted(expected(CHANGES[way]))
+    assert len(lake.snapshots()) == 2
+
+
+def test_a_jdbc_catalog_is_a_file_in_the_warehouse_if_nothing_else_is_said(
+    spark: SparkSession, make_catalog: MakeCatalog, tmp_path: Path
+) -> None:
+    Lake(spark, make_catalog(tmp_path / "lake", JDBC)).destination.startup()
+    assert (tmp_path / "lake" / "catalog.sqlite").is_file()
+
+
+@in_catalogs_of_every_kind
+def test_a_replacement_takes_the_place_of_the_version_that_was_read_or_of_none(any_lake: Lake) -> None:
+    any_lake.harness.copy(ITEMS, COPIED)
+    library = any_lake.destination._library()
+    present = library.open("public.items")
+    assert present is not None
+    replacement = library.replace("public.items", present, present.schema, {})
+    any_lake.harness.apply(ITEMS, [insert(ITEMS, 4, "four", None)])
+    with pytest.raises(Py4JJavaError) as refused:
+        replacement.commit(MarkKeys(PipelineId("p"), ITEMS.id), Mark(Lsn(300), 1))
+    assert is_outrun(refused.value)
+    any_lake.harness.holds(ITEMS, *COPIED, (4, "four", None))
+
+
+@pytest.fixture
+def network(start_rest_server: StartRestServer) -> Iterator[Proxy]:
+    """What is between us and the server of a catalog."""
+    with Proxy("127.0.0.1", start_rest_server()) as network:
+        yield network
+
+
+COMMITS = b"POST /v1/namespaces/public/tables/items HTTP"
+TRY_AGAIN = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+def test_a_commit_whose_answer_is_lost_is_not_made_again(spark: SparkSession, network: Proxy) -> None:
+    lake = Lake(spark, rest_catalog_at(spark, network.port))
+    lake.harness.copy(ITEMS, COPIED)
+    network.lose_answer_to(COMMITS)
+    with pytest.raises(DestinationError) as failed:
+        lake.harness.apply(ITEMS, CHANGES["append"])
+    assert failed.value.kind is ErrorKind.DESTINATION_UNAVAILABLE
+    assert network.has_lost_answer
+    assert lake.destination.watermark(ITEMS.id) == Lsn(110)
+    lake.harness.apply(ITEMS, CHANGES["append"])
+    assert sorted(lake.read(ITEMS)) == sorted(expected(CHANGES["append"]))
+    assert len(lake.snapshots()) == 2
+
+
+@pytest.mark.parametrize("way", CHANGES)
+def test_a_commit_that_is_refused_because_it_was_made_before_stays(
+    spark: SparkSession, network: Proxy, way: str
+) -> None:
+    lake = Lake(spark, rest_catalog_at(spark, network.port))
+    lake.harness.copy(ITEMS, COPIED)
+    network.lose_answer_to(COMMITS, TRY_AGAIN)
+    lake.harness.apply(ITEMS, CHANGES[way])
+    assert network.has_lost_answer
+    assert sorted(lake.read(ITEMS)) == sorted(expected(CHANGES[way]))
+    assert len(lake.snapshots()) == 2
 
 
 def test_a_catalog_that_cannot_be_reached_is_named_at_start(spark: SparkSession, tmp_path: Path) -> None:

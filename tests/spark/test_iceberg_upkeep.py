@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from plugins.iceberg import MakeCatalog
+from plugins.rest_catalog import StartRestServer, rest_catalog_at
 from pyspark.sql import SparkSession
 
 from penstock.destinations.iceberg import CatalogSettings, IcebergDestination
@@ -83,20 +85,23 @@ class Lake:
 
 
 @pytest.fixture
-def lake(spark: SparkSession, iceberg_catalog: CatalogSettings) -> Iterator[Lake]:
-    lake = Lake(spark, iceberg_catalog)
+def lake(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Lake]:
+    """A lake in folders, unless a test asks for another catalog's fixture."""
+    lake = Lake(spark, request.getfixturevalue(getattr(request, "param", "iceberg_catalog")))
     yield lake
     for each in lake.opened:
         each.shutdown()
 
 
-class TestIceberg(UpkeepSuite):
+class IcebergUpkeep(UpkeepSuite):
+    """What is the same in every kind of catalog."""
+
     @pytest.fixture
-    def make(self, spark: SparkSession, make_catalog: MakeCatalog, tmp_path: Path) -> Iterator[MakeLake]:
+    def make(self, spark: SparkSession, next_catalog: Callable[[], CatalogSettings]) -> Iterator[MakeLake]:
         lakes: list[Lake] = []
 
         def make(mode: TableMode) -> KeptLake:
-            lakes.append(Lake(spark, make_catalog(tmp_path / str(len(lakes)), None), mode))
+            lakes.append(Lake(spark, next_catalog(), mode))
             return lakes[-1].kept()
 
         yield make
@@ -108,6 +113,21 @@ class TestIceberg(UpkeepSuite):
         return "iceberg.upkeep_written", "iceberg.commit", "iceberg.committed"
 
 
+class TestIceberg(IcebergUpkeep):
+    @pytest.fixture
+    def next_catalog(self, make_catalog: MakeCatalog, tmp_path: Path) -> Callable[[], CatalogSettings]:
+        numbers = itertools.count()
+        return lambda: make_catalog(tmp_path / str(next(numbers)), None)
+
+
+@pytest.mark.long  # each makes servers of its own
+class TestIcebergInARestCatalog(IcebergUpkeep):
+    @pytest.fixture
+    def next_catalog(self, spark: SparkSession, start_rest_server: StartRestServer) -> Callable[[], CatalogSettings]:
+        return lambda: rest_catalog_at(spark, start_rest_server())
+
+
+@pytest.mark.parametrize("lake", ["iceberg_catalog", "rest_catalog"], indirect=True)
 def test_deletes_are_put_together_and_go_with_the_files_that_they_name(lake: Lake) -> None:
     kept = lake.kept()
     rows = [(number, "n", f"b{number}") for number in range(5000)]

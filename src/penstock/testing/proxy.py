@@ -1,6 +1,8 @@
-"""A network between a client and a server that can be made to fail: to fall silent, or to break.
+"""A network between a client and a server that can be made to fail: to fall silent, to break, or to lose an answer.
 
-Silent, it takes every byte from either side and passes none on, as a proxy does whose other half is gone.
+Silent, it takes every byte from either side and passes none on, as a proxy does whose other half is gone. It loses an
+answer by breaking when that comes, or by giving another: the server has done what it was asked, and its client cannot
+know.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ class Proxy:
         self._wake, self._woken = socket.socketpair()
         self._peers: dict[socket.socket, socket.socket] = {}
         self._is_silent = self._is_resetting = self._is_closing = False
+        self._lost_request: bytes | None = None
+        self._instead = b""
+        self._unanswered: set[socket.socket] = set()
+        self.has_lost_answer = False
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self.host, self.port = self._listener.getsockname()
 
@@ -38,6 +44,10 @@ class Proxy:
         """Break every connection that there is."""
         self._is_resetting = True
         self._wake.send(b"!")
+
+    def lose_answer_to(self, request: bytes, instead: bytes = b"") -> None:
+        """Pass on the next request that begins so, and not the answer to it: break, or give another `instead`."""
+        self._lost_request, self._instead = request, instead
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -84,17 +94,32 @@ class Proxy:
         if self._is_silent:
             if not data:
                 selector.unregister(ready)  # its end is not passed on either
+        elif ready in self._unanswered:
+            self._lose_answer(selector, ready)
         elif data:
+            if self._lost_request is not None and data.startswith(self._lost_request):
+                self._lost_request = None
+                self._unanswered.add(self._peers[ready])
             with contextlib.suppress(OSError):
                 self._peers[ready].sendall(data)
         else:
             self._forget(selector, ready)
+
+    def _lose_answer(self, selector: selectors.BaseSelector, server: socket.socket) -> None:
+        self.has_lost_answer = True
+        client = self._peers[server]
+        if not self._instead:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+        with contextlib.suppress(OSError):
+            client.sendall(self._instead)
+        self._forget(selector, server)
 
     def _forget(self, selector: selectors.BaseSelector, gone: socket.socket) -> None:
         for each in (gone, self._peers[gone]):
             with contextlib.suppress(KeyError):
                 selector.unregister(each)
             del self._peers[each]
+            self._unanswered.discard(each)
             each.close()
 
     def _break(self, selector: selectors.BaseSelector) -> None:

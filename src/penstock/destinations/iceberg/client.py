@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -170,7 +170,7 @@ class Library:
         identifier = self.identifier.parse(place)
         builder = self._catalog.buildTable(identifier, columns).withProperties(self.to_map(properties))
         if present is not None:
-            return Version(self, present.table, builder.replaceTransaction(), is_replaced=True)
+            return Version(self, present.table, builder.replaceTransaction(), is_replaced=True, ground=present.ground)
         self._make_namespace(identifier.namespace())
         transaction = builder.createTransaction()
         return Version(self, transaction.table(), transaction, is_replaced=True)
@@ -190,15 +190,32 @@ class Library:
         self._catalog.listNamespaces()
 
 
+class Ground(NamedTuple):
+    """What a commit is made on."""
+
+    operations: Any
+    base: Any
+    """A version's metadata; None before the first."""
+
+
 class Version:
     """One version of a table, and the commit that is to follow it."""
 
-    def __init__(self, library: Library, table: Any, transaction: Any, *, is_replaced: bool = False) -> None:
+    def __init__(
+        self,
+        library: Library,
+        table: Any,
+        transaction: Any,
+        *,
+        is_replaced: bool = False,
+        ground: Ground | None = None,
+    ) -> None:
         self.table = table
         self._library = library
         self._transaction = transaction
         self.is_replaced = is_replaced
         self._base = transaction.startMetadata()
+        self.ground = ground or Ground(transaction.underlyingOps(), self._base)
 
     @cached_property
     def location(self) -> str:
@@ -386,15 +403,25 @@ class Version:
             properties.set(_NAME_MAPPING, self._library.mapping_parser.toJson(self._mapping))
         properties.commit()
         hit("iceberg.commit")
-        self._make()
+        self._make(snapshot.snapshotId())
         hit("iceberg.committed")
         return int(snapshot.snapshotId())
 
-    def _make(self) -> None:
-        if self.exists:
-            self._transaction.underlyingOps().commit(self._base, self._transaction.currentMetadata())
-        else:
-            self._transaction.commitTransaction()
+    def _make(self, snapshot_id: int) -> None:
+        """Commit on the very version that was read.
+
+        A replacement too: by its own transaction a REST catalog would put it in the place of whatever there is.
+        """
+        operations, base = self.ground
+        if base is not self._base and base.metadataFileLocation() != self._base.metadataFileLocation():
+            raise DestinationError("The table has another version by now.", kind=ErrorKind.DESTINATION_CONFLICT)
+        try:
+            operations.commit(base, self._transaction.currentMetadata())
+        except Py4JJavaError as error:
+            # A request may come twice, from the library or from somebody on the way, if its answer was lost: then the
+            # second is refused because of the first, and what is in its files is in the table.
+            if not is_outrun(error) or operations.refresh().snapshot(snapshot_id) is None:
+                raise
 
     def _operation(self, rows: Sequence[CopiedFile], deletes: CopiedFile | None, *, empties: bool) -> Any:
         files = self._data_files(rows)
