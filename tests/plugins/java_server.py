@@ -34,14 +34,6 @@ def fetched_jar(spark: SparkSession, server: str, path: str, sha256: str) -> Pat
     return kept
 
 
-def free_port() -> int:
-    """Return a port that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 @contextlib.contextmanager
 def serving(
     port: int, jars: Sequence[Path], main: Sequence[str], log: Path, environ: Mapping[str, str] | None = None

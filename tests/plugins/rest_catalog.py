@@ -9,11 +9,12 @@ from pathlib import Path
 import pyspark
 import pytest
 from plugins.iceberg import new_catalog_name, open_catalog
-from plugins.java_server import fetched_jar, free_port, serving
+from plugins.java_server import fetched_jar, serving
 from pyspark.sql import SparkSession
 
 from penstock.config.destination import SQLITE_PACKAGE, IcebergCatalogConfig, IcebergConfig, RestCatalogConfig
 from penstock.destinations.iceberg import CatalogSettings
+from penstock.postgres.embedded import free_port
 from penstock.spark.session import resolve_jars
 
 _MAIN = "org.apache.iceberg.rest.RESTCatalogServer"

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 from plugins.iceberg import new_catalog_name, open_catalog
-from plugins.java_server import fetched_jar, free_port, serving
+from plugins.java_server import fetched_jar, serving
 from pyspark.sql import SparkSession
 
 from penstock.config.destination import IcebergCatalogConfig, IcebergConfig, JdbcCatalogConfig
 from penstock.config.s3 import S3Config
 from penstock.destinations.iceberg import CatalogSettings
+from penstock.postgres.embedded import free_port
 from penstock.storage.s3 import S3Settings
 
 _VERSION = "4.1.0"

@@ -22,6 +22,7 @@ from penstock.config.metrics import MetricsConfig
 from penstock.contract import RowBatch
 from penstock.destinations.memory import MemoryDestination
 from penstock.model.table import TableSchema
+from penstock.postgres.embedded import free_port
 from penstock.telemetry.metrics import METRICS
 from penstock.testing.postgres import Database, wait_until
 
@@ -41,9 +42,7 @@ def scrape(address: str) -> Found:
 
 
 def free_address() -> str:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 class Halfway(MemoryDestination):

@@ -276,7 +276,7 @@ class EmbeddedServer:
 
     def _launch(self, deadline: float) -> bool:
         """Try to start once; say False when another try may succeed."""
-        port = self._port or _free_port()
+        port = self._port or free_port()
         log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         home = self.data_dir.resolve()
         command = [self.binaries.program("postgres"), "-D", str(home / "cluster"), "-p", str(port)]
@@ -382,7 +382,7 @@ def _children(pid: int) -> list[int]:
     return children
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Pick a port at random that nobody listens on; the server's own bind has the last word."""
     while True:
         port = PORTS[secrets.randbelow(len(PORTS))]
