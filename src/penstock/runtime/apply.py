@@ -16,7 +16,7 @@ from functools import partial
 from penstock import failpoint
 from penstock.contract import Destination, Maintained, Positioned
 from penstock.errors import PenstockError, Retry
-from penstock.model.lsn import Lsn
+from penstock.model.lsn import Lsn, Position
 from penstock.model.phase import Catchup, SyncWait
 from penstock.model.table import TableId
 from penstock.receiver.settings import Command
@@ -48,10 +48,13 @@ class Applier:
         changed = (self.view.columns_changed(self.tables.schema(table), start, end) for table, start in starts.items())
         return min((position for position in changed if position is not None), default=end)
 
-    def apply(self, starts: Mapping[TableId, Lsn], end: Lsn) -> dict[TableId, int]:
-        """Apply changes of some tables, each from its own watermark, up to `end`; return how many each had."""
+    def apply(self, starts: Mapping[TableId, Lsn], end: Lsn, begins: Position | None = None) -> dict[TableId, int]:
+        """Apply changes of some tables, each from its own watermark, up to `end`; return how many each had.
+
+        `begins` is where in its first transaction a lone table begins.
+        """
         schemas = {table: self.tables.schema(table) for table in starts}
-        events = LogEvents(self.view, starts, schemas, end)
+        events = LogEvents(self.view, starts, schemas, end, begins)
         changes = events.tables()
         if changes:
             failpoint.hit("apply.before_write")

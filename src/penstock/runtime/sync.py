@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from penstock import failpoint
 from penstock.errors import ErrorKind, PenstockError
-from penstock.model.lsn import Lsn
+from penstock.model.lsn import Lsn, Position
 from penstock.model.phase import Catchup, DataSync, Errored, FinishedCopy, Init, Ready, SyncDone, SyncWait
 from penstock.model.table import TableId, TableName
 from penstock.postgres.connection import SourceAddress, connect
@@ -170,7 +170,8 @@ class TableSync:
         """Copy a table, and return its watermark; None if the copy has to go on as of another snapshot.
 
         A table that is truncated again and again might never be copied in between. But a truncate that
-        the log holds makes all that was before it irrelevant: from there the table can begin empty.
+        the log holds makes all that was before it irrelevant: from there the table can begin empty. What follows in
+        the same transaction comes at once: what comes before it is of rows that nobody has.
         """
         if not self._settings.is_copied(table.name, table.id):
             self._copier.begin_empty(table, snapshot, snapshot.consistent_point)
@@ -184,15 +185,17 @@ class TableSync:
             truncated = self._last_truncate(table.id, since)
             if truncated is None:
                 raise
-        self._copier.begin_empty(table, snapshot, truncated)
-        return truncated
+        self._copier.begin_empty(table, snapshot, truncated.commit_lsn)
+        behind = Lsn(truncated.commit_lsn + 1)
+        self._applier.apply({table.id: truncated.commit_lsn}, behind, begins=truncated)
+        return behind
 
-    def _last_truncate(self, table: TableId, since: Lsn) -> Lsn | None:
-        """Return the transaction that last truncated a table, once the log has come to the present."""
+    def _last_truncate(self, table: TableId, since: Lsn) -> Position | None:
+        """Return where a table was last truncated, once the log has come to the present."""
         reader = self._applier.view.reader
         self._copier.wait_for_log(source_position(self._settings.address))
         truncates = reader.truncates(table, since, reader.end_lsn)
-        return truncates[-1].position.commit_lsn if truncates else None
+        return truncates[-1].position if truncates else None
 
     def _copied(self) -> list[TableId]:
         found = [state.id for state in self._tables.in_phase(FinishedCopy)]

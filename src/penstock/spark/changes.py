@@ -60,6 +60,8 @@ class LogChanges:
     schema: TableSchema
     start: Lsn
     end: Lsn
+    begins: Position | None = None
+    """Where in the first transaction the table begins, if that is not its beginning."""
 
     @cached_property
     def files(self) -> Sequence[DataFile]:
@@ -72,7 +74,8 @@ class LogChanges:
     @cached_property
     def truncates(self) -> Sequence[Truncate]:
         """Where the table was truncated, in order."""
-        return self.view.reader.truncates(self.schema.id, self.start, self.end)
+        found = self.view.reader.truncates(self.schema.id, self.start, self.end)
+        return [each for each in found if self.begins is None or each.position >= self.begins]
 
     @property
     def truncate_times(self) -> Mapping[Lsn, dt.datetime]:
@@ -133,6 +136,10 @@ class LogChanges:
                 pc.greater_equal(position, pa.scalar(int(self.start), pa.int64())),
                 pc.less(position, pa.scalar(int(self.end), pa.int64())),
             )
+            if self.begins is not None:
+                is_later = pc.greater(position, pa.scalar(int(self.start), pa.int64()))
+                is_behind = pc.greater_equal(table.column(log.ORDINAL), pa.scalar(self.begins.ordinal, pa.int64()))
+                wanted = pc.and_(wanted, pc.or_(is_later, is_behind))
             yield from table.filter(wanted).to_batches()
 
     @property
@@ -154,8 +161,9 @@ class LogChanges:
     def _between(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
 
-        position = f.col(log.COMMIT_LSN)
-        return frame.where((position >= int(self.start)) & (position < int(self.end)))
+        position, ordinal = f.col(log.COMMIT_LSN), self.begins.ordinal if self.begins else 0
+        is_behind = (position > int(self.start)) | ((position == int(self.start)) & (f.col(log.ORDINAL) >= ordinal))
+        return frame.where(is_behind & (position < int(self.end)))
 
     def _read_by_tasks(self, spark: SparkSession) -> DataFrame:
         """Let tasks read the files as we do: Spark itself does not reach the bucket."""
@@ -239,11 +247,13 @@ class LogEvents:
     starts: Mapping[TableId, Lsn]
     schemas: Mapping[TableId, TableSchema]
     end_lsn: Lsn
+    begins: Position | None = None
+    """Where in its first transaction a lone table begins, if that is not its beginning."""
 
     def tables(self) -> Mapping[TableId, LogChanges]:
         """Return the tables that changed."""
         changes = {
-            table: LogChanges(self.view, self.schemas[table], start, self.end_lsn)
+            table: LogChanges(self.view, self.schemas[table], start, self.end_lsn, self.begins)
             for table, start in self.starts.items()
         }
         return {table: each for table, each in changes.items() if not each.is_empty}
