@@ -18,8 +18,10 @@ from plugins.local_lake import LocalDelta
 from plugins.pipeline import Pipelines
 
 from penstock import failpoint
+from penstock.contract import EventBatch
 from penstock.model.mode import TableMode, TableModes
 from penstock.model.table import PipelineId
+from penstock.spark.changes import LogEvents
 from penstock.store.memory import MemoryStore
 from penstock.testing.batch import no_spark
 from penstock.testing.postgres import Database
@@ -195,10 +197,12 @@ def test_a_copy_in_parts_with_changes_between_begins_a_past_without_contradictio
 
 
 def test_a_table_truncated_during_its_copy_has_nothing_from_before(
-    lake: Lake, pipelines: Pipelines, database: Database
+    lake: Lake, pipelines: Pipelines, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database.execute(SOURCE)
     left = ["recorded", "versioned"]
+    snapshots: list[int] = []
+    """How many there were when tables began at their truncate."""
 
     def interfere(_: int) -> None:
         while left:
@@ -210,9 +214,19 @@ def test_a_table_truncated_during_its_copy_has_nothing_from_before(
                 f"insert into {name} values (2, 2, 'later')"
             )
 
+    write_events = lake.destination.write_events
+
+    def look_and_write(events: EventBatch) -> None:
+        if isinstance(events, LogEvents) and events.begins is not None:
+            sql = "select count(*) from pg_stat_activity where application_name = 'penstock snapshot'"
+            snapshots.extend(row[0] for row in database.execute(sql))
+        write_events(events)
+
     lake.destination.before_part = interfere
+    monkeypatch.setattr(lake.destination, "write_events", look_and_write)
     pipeline = pipelines.start(lake.destination, lake.store)
     pipelines.catch_up(pipeline)
+    assert snapshots == [0, 0], "the source can vacuum, however large those transactions are"
     changes = lake.query("recorded", 'select "_CHANGE_TYPE", id from recorded order by "_LSN", "_ORDINAL"')
     assert [tuple(row.values()) for row in changes] == [("TRUNCATE", None), ("INSERT", 1), ("UPDATE", 1), ("INSERT", 2)]
     assert lake.last_state("recorded") == source_rows(database, "recorded")

@@ -72,8 +72,9 @@ class TableSync:
         """Start no more copies, cancel those under way, and let waiting workers go."""
         self._stopping.set()
         self._copier.cancel()
-        if self._snapshot is not None:
-            self._snapshot.cancel()
+        snapshot = self._snapshot
+        if snapshot is not None:
+            snapshot.cancel()
         self._tables.wake()
 
     def run(self) -> None:
@@ -131,34 +132,55 @@ class TableSync:
         # Before the snapshot is taken: a change made right after it must not be trimmed from the log meanwhile.
         self._tables.hold(fresh, self._applier.view.reader.end_lsn)
         try:
+            truncated = self._copy_together(waiting, fresh)
+            # Not under the snapshot: a transaction takes as long as it is large, and the source could not vacuum.
+            begins = [self._copies.submit(self._begin_at, table, position) for table, position in truncated]
+            for begin in begins:
+                begin.result()
+        finally:
+            self._tables.release(fresh)
+
+    def _copy_together(
+        self, waiting: list[PublishedTable], fresh: list[TableId]
+    ) -> list[tuple[PublishedTable, Position]]:
+        """Copy tables as of one snapshot; return those that were truncated meanwhile, and where."""
+        try:
             self._snapshot = ExportedSnapshot(self._settings.address, application_name="penstock snapshot")
             if self._stopping.is_set():
-                return
+                return []
             with self._snapshot as snapshot:
                 self._log.info("snapshot taken", tables=len(waiting), position=str(snapshot.consistent_point))
                 self._tables.hold(fresh, snapshot.consistent_point)
-                copies = [self._copies.submit(self._copy, table, snapshot) for table in waiting]
-                for copy in copies:
-                    copy.result()
+                copies = [(table, self._copies.submit(self._copy, table, snapshot)) for table in waiting]
+                found = [(table, copy.result()) for table, copy in copies]
+            return [(table, truncated) for table, truncated in found if truncated is not None]
         finally:
             self._snapshot = None
-            self._tables.release(fresh)
 
-    def _copy(self, table: PublishedTable, snapshot: ExportedSnapshot) -> None:
+    def _copy(self, table: PublishedTable, snapshot: ExportedSnapshot) -> Position | None:
+        """Copy a table, or empty it and return where it was truncated meanwhile."""
         if self._stopping.is_set() or snapshot.age_s > self._settings.max_snapshot_age_s:
-            return
+            return None
         try:
             failpoint.hit("table_sync.before_copy")
-            watermark = self._copy_or_begin_empty(table, snapshot)
-            if watermark is None:
-                self._log.info("snapshot is old, the copy goes on with another", table=str(table.name))
-                return
-            failpoint.hit("table_sync.after_copy")
-            self._finish_copy(table, watermark)
+            return self._copy_or_empty(table, snapshot)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it stops this table and no other
+            self._fail(table.id, error)
+            return None
+
+    def _begin_at(self, table: PublishedTable, truncated: Position) -> None:
+        """Apply what follows a truncate in its transaction: what comes before it is of rows that nobody has."""
+        if self._stopping.is_set():
+            return  # the next process copies it anew
+        try:
+            behind = Lsn(truncated.commit_lsn + 1)
+            self._applier.apply({table.id: truncated.commit_lsn}, behind, begins=truncated)
+            self._finish_copy(table, behind)
         except Exception as error:  # noqa: BLE001  # whatever it is, it stops this table and no other
             self._fail(table.id, error)
 
     def _finish_copy(self, table: PublishedTable, watermark: Lsn) -> None:
+        failpoint.hit("table_sync.after_copy")
         self._tables.hold([table.id], watermark)
         self._tables.store.store_replication_progress({table.id: watermark})
         self._tables.enter(table.id, FinishedCopy())
@@ -166,29 +188,36 @@ class TableSync:
         self._log.info("table is copied", table=str(table.name), rows=progress.rows if progress else 0)
         self._catch_up_copied()
 
-    def _copy_or_begin_empty(self, table: PublishedTable, snapshot: ExportedSnapshot) -> Lsn | None:
-        """Copy a table, and return its watermark; None if the copy has to go on as of another snapshot.
-
-        A table that is truncated again and again might never be copied in between. But a truncate that
-        the log holds makes all that was before it irrelevant: from there the table can begin empty. What follows in
-        the same transaction comes at once: what comes before it is of rows that nobody has.
-        """
+    def _copy_or_empty(self, table: PublishedTable, snapshot: ExportedSnapshot) -> Position | None:
         if not self._settings.is_copied(table.name, table.id):
             self._copier.begin_empty(table, snapshot, snapshot.consistent_point)
-            return snapshot.consistent_point
+            self._finish_copy(table, snapshot.consistent_point)
+            return None
         try:
-            return self._copier.copy(table, snapshot)
+            watermark = self._copier.copy(table, snapshot)
         except PenstockError as error:
-            since = self._tables.get(table.id).watermark
-            if error.kind is not ErrorKind.SOURCE_SNAPSHOT_LOST or since is None:
-                raise
-            truncated = self._last_truncate(table.id, since)
-            if truncated is None:
-                raise
-        self._copier.begin_empty(table, snapshot, truncated.commit_lsn)
-        behind = Lsn(truncated.commit_lsn + 1)
-        self._applier.apply({table.id: truncated.commit_lsn}, behind, begins=truncated)
-        return behind
+            truncated = self._truncate_behind(table.id, error)
+            self._copier.begin_empty(table, snapshot, truncated.commit_lsn)
+            return truncated
+        if watermark is None:
+            self._log.info("snapshot is old, the copy goes on with another", table=str(table.name))
+        else:
+            self._finish_copy(table, watermark)
+        return None
+
+    def _truncate_behind(self, table: TableId, error: PenstockError) -> Position:
+        """Return where the table was truncated, if that is why its copy failed, or else raise the error.
+
+        A table that is truncated again and again might never be copied in between. But a truncate that
+        the log holds makes all that was before it irrelevant: from there the table can begin empty.
+        """
+        since = self._tables.get(table).watermark
+        if error.kind is not ErrorKind.SOURCE_SNAPSHOT_LOST or since is None:
+            raise error
+        truncated = self._last_truncate(table, since)
+        if truncated is None:
+            raise error
+        return truncated
 
     def _last_truncate(self, table: TableId, since: Lsn) -> Position | None:
         """Return where a table was last truncated, once the log has come to the present."""
