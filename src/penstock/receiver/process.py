@@ -72,13 +72,14 @@ class Receiver:
         self._settings = settings
         self._emit = emit
         self._clock = clock
-        # Of a long log in a bucket this takes minutes; what follows, up to the start, does not.
+        # Of a long log in a bucket this takes minutes; to connect does not.
         emit("opening_log")
         writer = LogWriter(settings.log, settings.policies)
         emit("connecting")
         self._sealed = writer.end_lsn
         self._stream, timeline = self._open_stream(writer)
         self._silence_limit_s = self._check_slot()
+        emit("connected")
         # Who holds the slot writes the log: another that still does is refused from here on.
         self._claimed = writer.claim(timeline)
         describer = RelationDescriber(settings.address, settings.policies, writer.version_of)

@@ -71,8 +71,8 @@ class ReceiverSupervisor:
         self._command = Command(NOWHERE, NOWHERE)
         self._is_told = False
         self._started_at: float | None = None
-        self._opening_since = 0.0
-        self._opened_s = 0.0
+        self._opening_since: float | None = None
+        self._opening_s = 0.0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="receiver-supervisor", daemon=True)
@@ -123,8 +123,8 @@ class ReceiverSupervisor:
             error = self._run_once()
             if self._stopping.is_set():
                 return
-            # However long a log takes to open, what comes behind it may fail as often as elsewhere.
-            healthy_since += self._opened_s
+            # However long a log takes to open, a start may fail as often as elsewhere.
+            healthy_since += self._opening_s
             # A start that takes its time to fail is no sign of health.
             if self._started_at is not None and time.monotonic() - self._started_at > _LONGEST_PAUSE_S:
                 pause, healthy_since = _FIRST_PAUSE_S, time.monotonic()
@@ -138,7 +138,7 @@ class ReceiverSupervisor:
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     def _run_once(self) -> PenstockError:
-        self._started_at, self._opened_s = None, 0.0
+        self._started_at, self._opening_since, self._opening_s = None, None, 0.0
         try:
             # A session of its own keeps the terminal's Ctrl-C away: the driver decides when the receiver stops.
             process = subprocess.Popen(
@@ -158,6 +158,7 @@ class ReceiverSupervisor:
             for line in process.stdout:
                 error = self._hear(json.loads(line), limit) or error
         limit.lift()
+        self._end_opening()
         code = process.wait()
         self._close_input(process)
         how = limit.missed or f"ended with code {code}"
@@ -183,9 +184,12 @@ class ReceiverSupervisor:
                 limit.lift()
                 self._opening_since = time.monotonic()
             case "connecting":
-                self._opened_s = time.monotonic() - self._opening_since
+                self._end_opening()
                 connect_s = _CONNECTIONS * self._settings.address.connect_timeout_s
                 limit.set(_START_TIMEOUT_S + connect_s, "connect to the source")
+            case "connected":
+                # What is left is to claim the log, and a bucket may be slow.
+                limit.lift()
             case "entry":
                 # Of a part of a transaction there is nothing to see yet.
                 self._on_entry(event["sequence"] if event["is_complete"] else 0, event["events"])
@@ -204,6 +208,11 @@ class ReceiverSupervisor:
                     self._log.warning("libpq reads the stream, which is slower", reason=event["fallback"])
                 self._log.info("receiver " + name, end_lsn=event["end_lsn"])
         return None
+
+    def _end_opening(self) -> None:
+        """Note how long the log took to open, whether it came to that or not."""
+        if self._opening_since is not None:
+            self._opening_s, self._opening_since = time.monotonic() - self._opening_since, None
 
     def _tell(self, process: subprocess.Popen[bytes] | None) -> None:
         """Say the command without waiting: one that a stuck receiver's pipe does not take is said again later."""

@@ -32,6 +32,19 @@ print('{"event": "opening_log"}', flush=True)
 time.sleep(3)
 print('{"event": "connecting"}', flush=True)
 """
+FAILS_TO_OPEN_ITS_LOG_AFTER_LONG = """
+import time
+print('{"event": "opening_log"}', flush=True)
+time.sleep(3)
+print('{"event": "failed", "kind": "log_io", "message": "the object store is away", "remedy": null}', flush=True)
+raise SystemExit(1)
+"""
+CONNECTS_AND_CLAIMS_ITS_LOG_FOR_LONG = """
+import time
+print('{"event": "connecting"}', flush=True)
+print('{"event": "connected"}', flush=True)
+time.sleep(3)
+"""
 LIMIT_S = 2.0
 
 Supervise = Callable[..., tuple[ReceiverSupervisor, SimpleQueue[Exception]]]
@@ -108,11 +121,18 @@ def test_each_connection_may_take_the_time_that_is_configured(supervise: Supervi
     assert watched.restarts == 0
 
 
-def test_what_fails_behind_a_log_that_took_long_is_tried_again(
-    supervise: Supervise, monkeypatch: pytest.MonkeyPatch
+def test_a_log_may_take_long_to_claim(supervise: Supervise) -> None:
+    watched, failures = supervise(f"{CONNECTS_AND_CLAIMS_ITS_LOG_FOR_LONG}{STARTS}")
+    wait_until(lambda: watched._started_at is not None or not failures.empty(), "the receiver to start", timeout_s=30)
+    assert (watched.restarts, failures.empty()) == (0, True)
+
+
+@pytest.mark.parametrize("program", [OPENS_ITS_LOG_FOR_LONG, FAILS_TO_OPEN_ITS_LOG_AFTER_LONG])
+def test_what_fails_in_or_behind_a_log_that_took_long_is_tried_again(
+    supervise: Supervise, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     monkeypatch.setattr(supervisor, "_PATIENCE_S", LIMIT_S)
-    watched, failures = supervise(OPENS_ITS_LOG_FOR_LONG, STARTS)
+    watched, failures = supervise(program, STARTS)
     wait_until(lambda: watched._started_at is not None or not failures.empty(), "the other one to start", timeout_s=30)
     assert failures.empty()
 
