@@ -28,6 +28,7 @@ from penstock.errors import DestinationError, ErrorKind
 from penstock.model.cell import UNCHANGED, TableRow
 from penstock.model.event import Event
 from penstock.model.lsn import Lsn
+from penstock.model.mode import TableMode, TableModes
 from penstock.model.table import Column, Kind, PipelineId, TableId, TableName, TableSchema
 from penstock.store.memory import MemoryStore
 from penstock.testing.batch import ArrowEvents, ArrowRows, transaction
@@ -595,6 +596,18 @@ def test_a_commit_that_is_refused_because_it_was_made_before_stays(
     assert network.has_lost_answer
     assert sorted(lake.read(ITEMS)) == sorted(expected(CHANGES[way]))
     assert len(lake.snapshots()) == 2
+
+
+@pytest.mark.parametrize("mode", [TableMode.CURRENT, TableMode.HISTORY])
+def test_a_table_that_is_refused_because_it_was_made_before_stays(
+    spark: SparkSession, network: Proxy, mode: TableMode
+) -> None:
+    lake = Lake(spark, rest_catalog_at(spark, network.port), modes=TableModes(mode))
+    network.lose_answer_to(COMMITS, TRY_AGAIN)
+    lake.harness.copy(ITEMS, COPIED)
+    assert network.has_lost_answer
+    assert sorted(lake.read(ITEMS)) == sorted(COPIED)
+    assert len(lake.snapshots()) == 1
 
 
 def test_a_catalog_that_cannot_be_reached_is_named_at_start(spark: SparkSession, tmp_path: Path) -> None:

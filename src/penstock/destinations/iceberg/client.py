@@ -420,7 +420,7 @@ class Version:
         except Py4JJavaError as error:
             # A request may come twice, from the library or from somebody on the way, if its answer was lost: then the
             # second is refused because of the first, and what is in its files is in the table.
-            if not is_outrun(error) or operations.refresh().snapshot(snapshot_id) is None:
+            if not (is_outrun(error) or is_taken(error)) or not _has_snapshot(operations.refresh(), snapshot_id):
                 raise
 
     def _operation(self, rows: Sequence[CopiedFile], deletes: CopiedFile | None, *, empties: bool) -> Any:
@@ -489,6 +489,10 @@ def _named(builder: Any, file: KnownFile) -> Any:
     return builder.withRecordCount(file.rows).build()
 
 
+def _has_snapshot(metadata: Any, snapshot_id: int) -> bool:
+    return metadata is not None and metadata.snapshot(snapshot_id) is not None
+
+
 def _mark(lsn: str, parts: str, since: str | None) -> Mark:
     return Mark(Lsn.parse(lsn), int(parts), None if since is None else Lsn.parse(since))
 
@@ -501,6 +505,11 @@ def java_class(error: Py4JJavaError) -> str:
 def is_refused(error: Py4JJavaError) -> bool:
     """Whether a commit does not fit the version that it was made on, so that nothing of it is there."""
     return java_class(error).endswith("ValidationException")
+
+
+def is_taken(error: Py4JJavaError) -> bool:
+    """Whether a table was not made because there is one of its name."""
+    return java_class(error).endswith("AlreadyExistsException")
 
 
 def is_outrun(error: Py4JJavaError) -> bool:
