@@ -53,6 +53,17 @@ def test_the_state_is_what_the_actions_leave(tmp_path: Path) -> None:
     assert (state.protocol, state.metadata) == ({"p": 1}, {"m": 1})
 
 
+def test_a_removal_may_be_without_a_date(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    entry(tmp_path, 0, add("a"), add("b"), add("c"))
+    undated = {"remove": {"path": "a", "deletionTimestamp": None}}, {"remove": {"path": "b"}}
+    entry(tmp_path, 1, *undated, {"remove": {"path": "c", "deletionTimestamp": 7}})
+    entry(tmp_path, 2, *undated)
+    state = log.refresh()
+    assert state is not None
+    assert (paths(state), state.removed) == ([], {"a": 0, "b": 0, "c": 7})
+
+
 def test_a_file_is_another_one_with_another_vector(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     entry(tmp_path, 0, add("a"))

@@ -148,7 +148,7 @@ class TableState:
 
     def _note_removal(self, removal: Action) -> None:
         """Remember the last of a file's removals, one for each deletion vector: a checkpoint has them in any order."""
-        removed_ms = removal.get("deletionTimestamp", 0)
+        removed_ms = removal.get("deletionTimestamp") or 0
         for name in stored_names(removal):
             self.removed[name] = max(removed_ms, self.removed.get(name, 0))
 
