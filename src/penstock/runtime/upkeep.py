@@ -29,6 +29,7 @@ _BRIEF_ONES = 8  # at most, between two others: each leaves a version that lives
 class _Watched:
     """What is known of a table, from when it was met on."""
 
+    state: TableState
     due_at: float
     """When the next upkeep is due by the clock."""
     ended_at: float
@@ -85,14 +86,18 @@ class UpkeepWorker:
                 continue
             watched = self._watch(state)
             if self._is_due(watched):
-                self._look_after(state, watched)
-            elif self._is_briefly_due(state, watched):
-                self._look_after(state, watched, is_brief=True)
+                self._look_after(watched)
+            elif self._is_briefly_due(watched):
+                self._look_after(watched, is_brief=True)
 
     def _watch(self, state: TableState) -> _Watched:
         """Return what is known of a table; one that is new begins to wait."""
         now = self._clock()
-        watched = self._watched.setdefault(state.id, _Watched(now + self._every_s, ended_at=now, changed_at=now))
+        watched = self._watched.get(state.id)
+        # One that left the publication and joined again counts from the beginning.
+        if watched is None or watched.state is not state:
+            watched = _Watched(state, now + self._every_s, ended_at=now, changed_at=now)
+            self._watched[state.id] = watched
         if state.batches != watched.batches:
             watched.batches, watched.changed_at = state.batches, now
         return watched
@@ -103,15 +108,15 @@ class UpkeepWorker:
         is_pause_due = watched.has_news and watched.is_pausing(now) and now - watched.paused_at >= self._every_s
         return is_pause_due or watched.due_at <= now
 
-    def _is_briefly_due(self, state: TableState, watched: _Watched) -> bool:
+    def _is_briefly_due(self, watched: _Watched) -> bool:
         """Whether a table had enough batches since its last upkeep; one that failed is made up for by the clock."""
         has_enough = watched.batches - watched.batches_before >= self._destination.brief_upkeep_after
         has_waited = self._clock() - watched.ended_at >= self._every_s / _BRIEF_ONES
-        return has_enough and has_waited and not state.upkeep.is_failing
+        return has_enough and has_waited and not watched.state.upkeep.is_failing
 
-    def _look_after(self, state: TableState, watched: _Watched, *, is_brief: bool = False) -> None:
+    def _look_after(self, watched: _Watched, *, is_brief: bool = False) -> None:
         watched.batches_before, began = watched.batches, self._clock()
-        self._try(state, is_brief=is_brief)
+        self._try(watched.state, is_brief=is_brief)
         watched.ended_at = self._clock()
         if is_brief:
             return

@@ -150,6 +150,26 @@ def test_one_by_the_clock_right_behind_a_batch_leaves_the_pause_to_the_next(
     assert begun == [60, 63]
 
 
+def test_a_table_that_joins_the_publication_again_is_a_new_one(
+    lake: Lake, tables: Tables, worker: UpkeepWorker
+) -> None:
+    for number in range(20):
+        tables.advance(ITEMS.id, Lsn(10 + number), events=1)
+    for lake.now in (0, 60):
+        worker.step()
+    assert lake.looked_after == [ITEMS.id]
+    tables.remove(ITEMS.id)
+    tables.store.store_table_schema(ITEMS)
+    tables.add(ITEMS.id, ITEMS.name, Ready(), Lsn(100))
+    lake.now = 63
+    worker.step()
+    for number in range(8):
+        tables.advance(ITEMS.id, Lsn(200 + number), events=1)
+    lake.now = 71
+    worker.step()
+    assert lake.briefly == [71], "behind its first eight batches"
+
+
 def test_what_was_done_is_told(lake: Lake, tables: Tables, worker: UpkeepWorker) -> None:
     with capture_logs() as lines:
         for lake.now in (0, 60, 200):
