@@ -97,7 +97,10 @@ REMEDIES: dict[ErrorKind, tuple[Retry, str]] = {
     ErrorKind.SLOT_IN_USE: (Retry.TIMED, "Another process reads this slot: stop it, or give this pipeline another id."),
     ErrorKind.REPLICA_IDENTITY: (Retry.MANUAL, "Give the table a primary key or a replica identity."),
     ErrorKind.SCHEMA_CHANGED: (Retry.MANUAL, "Undo the change at the source, or copy the table anew."),
-    ErrorKind.CONVERSION: (Retry.MANUAL, "Correct the value at the source, or choose another special-value policy."),
+    ErrorKind.CONVERSION: (
+        Retry.MANUAL,
+        "Choose another special-value policy for the column and roll the table back; or correct the value and resync.",
+    ),
     ErrorKind.WIRE: (Retry.MANUAL, "The server sent something unexpected: please report it with the server's version."),
     ErrorKind.LOG_DAMAGED: (
         Retry.MANUAL,
@@ -115,7 +118,10 @@ REMEDIES: dict[ErrorKind, tuple[Retry, str]] = {
         Retry.MANUAL,
         "See the message; the destination cannot hold this table as it is.",
     ),
-    ErrorKind.DESTINATION_ERROR: (Retry.TIMED, "See the message; it is tried again."),
+    ErrorKind.DESTINATION_ERROR: (
+        Retry.TIMED,
+        "It is tried again; --log-level debug shows what the library said.",
+    ),
     ErrorKind.STATE: (Retry.MANUAL, "See the message."),
     ErrorKind.INTERNAL: (Retry.MANUAL, "This is a fault in Penstock: please report it with the log."),
 }

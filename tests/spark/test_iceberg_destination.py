@@ -123,6 +123,17 @@ def test_rows_say_which_change_wrote_them_last(spark: SparkSession, iceberg_cata
     assert lake.snapshots()[-1]["penstock.p.16400.lsn"] == "0/82"
 
 
+def test_a_table_that_was_made_with_other_cdc_columns_says_so_until_it_is_copied_again(lake: Lake) -> None:
+    lake.harness.copy(ITEMS, COPIED)
+    lake.options["cdc_columns"] = False
+    lake.again()
+    with pytest.raises(DestinationError, match="made with cdc_columns: true, and now it is false"):
+        lake.harness.apply(ITEMS, [insert(ITEMS, 4, "a", "b")])
+    lake.harness.copy(ITEMS, COPIED)
+    lake.harness.apply(ITEMS, [insert(ITEMS, 4, "a", "b")])
+    lake.harness.holds(ITEMS, *COPIED, (4, "a", "b"))
+
+
 def test_any_names_are_kept_in_tables_columns_and_deletes(lake: Lake) -> None:
     lake.harness.copy(ODD, [("it's \\ ${z}", "1", "x"), ("k", "2", "y")])
     lake.harness.apply(ODD, [update(ODD, "it's \\ ${z}", UNCHANGED, "new"), delete(ODD, "k")])

@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from penstock.destinations.delta.schema import folder_name
+from penstock.destinations.iceberg.catalog import place_of
+from penstock.model.table import TableName
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "bench" / "README.md"])
@@ -60,6 +64,25 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
         linked = {(page.parent / link.partition("#")[0]).resolve() for link in links(page)}
         waiting.extend(target for target in linked if target.suffix == ".md" and target not in found)
     assert found == {page.resolve() for page in PAGES}
+
+
+def test_the_failpoints_that_are_described_are_those_there_are() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| failpoint | stands |")[2].partition("## ")[0]
+    described = set(re.findall(r"`([a-z_]+\.[a-z_]+)`", table))
+    sources = [path.read_text() for path in (ROOT / "src").rglob("*.py") if path.name != "failpoint.py"]
+    assert described == {name for text in sources for name in re.findall(r'\bhit\("([a-z_.]+)"\)', text)}
+
+
+def test_names_become_what_the_page_on_tables_says() -> None:
+    rows = re.findall(
+        r"^\| `(.+?)` \| `(.+?)` \| `(.+?)` \| `(.+?)` \|$", (DOCS / "reference/tables.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) == 5
+    for source, folder, place, registered in rows:
+        name = TableName(*re.fullmatch(r'"?(.+?)"?\."?(.+?)"?', source).groups())  # type: ignore[union-attr]
+        assert folder_name(name) == folder
+        assert place_of(name) == place
+        assert re.sub(r"[^A-Za-z0-9_/]", "_", folder_name(name)).replace("/", ".") == registered
 
 
 def test_the_configuration_reference_is_fresh() -> None:

@@ -39,7 +39,8 @@ class DeltaConfig(ConfigModel):
     """Registers the tables in a catalog too, `{}` in Spark's own; none by default: a path is enough to read them."""
     cdc_columns: bool = True
     """Whether rows of `current` tables also carry _CHANGE_TYPE, _LSN and _TIMESTAMP. On: they cost little and answer
-    most questions. Tables that keep the past always do."""
+    most questions. Tables that keep the past always do. To be chosen before tables are copied: one that was made
+    otherwise has to be resynced."""
     modes: ModesSetting = ModesConfig()
     """What tables keep: a mode for all (current, history, scd2), or `default` and exceptions in `tables`."""
     upkeep: UpkeepConfig = UpkeepConfig()
@@ -115,7 +116,8 @@ class IcebergConfig(ConfigModel):
     """How buckets are reached; needed with a REST catalog whose tables are in one, and `{}` means as elsewhere."""
     cdc_columns: bool = True
     """Whether rows of `current` tables also carry _CHANGE_TYPE, _LSN and _TIMESTAMP. On: they cost little and answer
-    most questions. Tables that keep the past always do."""
+    most questions. Tables that keep the past always do. To be chosen before tables are copied: one that was made
+    otherwise has to be resynced."""
     modes: ModesSetting = ModesConfig()
     """What tables keep: a mode for all (current, history, scd2), or `default` and exceptions in `tables`."""
     upkeep: UpkeepConfig = UpkeepConfig()

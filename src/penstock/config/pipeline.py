@@ -118,7 +118,7 @@ class SpecialValuesConfig(ConfigModel):
     policy: SpecialValues = SpecialValues.ERROR
     """Refuse by default: nothing is altered unless someone said so."""
     columns: dict[str, SpecialValues] = Field(default_factory=dict)
-    """Exceptions, by `schema.table.column`."""
+    """Exceptions, by `schema.table.column` as the catalog has it, unquoted; one that fits no column has no effect."""
 
     @field_validator("columns")
     @classmethod

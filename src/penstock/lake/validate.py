@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from penstock.errors import DestinationError, ErrorKind
 from penstock.lake.layout import Layout
+from penstock.lake.rows import CDC_NAMES
 from penstock.model.mode import TableMode
 from penstock.model.table import TableSchema
 
@@ -35,7 +37,10 @@ def _remedy(layout: Layout, destination: str) -> str:
             "Rename the column at the source, leave it out with a column list in the publication, or give the table"
             f" the mode current in destination.{destination}.modes."
         )
-    return f"Set destination.{destination}.cdc_columns to false, or rename the column at the source."
+    return (
+        "Rename the column at the source, or leave it out with a column list in the publication; or set"
+        f" destination.{destination}.cdc_columns to false and resync the tables that are copied already."
+    )
 
 
 def check_mode(schema: TableSchema, wanted: TableMode, found: TableMode) -> None:
@@ -45,6 +50,21 @@ def check_mode(schema: TableSchema, wanted: TableMode, found: TableMode) -> None
             f"Table {schema.name} has the mode {wanted}, and its table in the lake was made with the mode {found}.",
             _remedy_for_other(found, f"give it the mode {found} again"),
         )
+
+
+def other_columns(schema: TableSchema, layout: Layout, destination: str, differing: Sequence[str]) -> DestinationError:
+    """Return the error for a lake's table whose columns are not those of the changes."""
+    if layout.mode is TableMode.CURRENT and set(differing) == set(CDC_NAMES):
+        then, now = ("true", "false") if layout.names == () else ("false", "true")
+        return unsupported(
+            f"The {destination.title()} table of {schema.name} was made with cdc_columns: {then}, and now it is {now}.",
+            f"Set destination.{destination}.cdc_columns to {then} again, or resync the table.",
+        )
+    return DestinationError(
+        f"The columns of {schema.name} changed, at the source or in the lake; its {destination.title()} table differs"
+        f" in: {', '.join(differing)}.",
+        kind=ErrorKind.SCHEMA_CHANGED,
+    )
 
 
 def refuse_loss(schema: TableSchema, place: str, found: TableMode) -> DestinationError:

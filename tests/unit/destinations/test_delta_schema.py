@@ -193,6 +193,22 @@ def test_changes_of_a_table_that_is_not_there_are_refused(tmp_path: Path) -> Non
         Harness(make(tmp_path), lambda _schema: []).apply(ITEMS, [insert(ITEMS, 1, "a", "b")])
 
 
+@pytest.mark.parametrize("then", [True, False])
+def test_a_table_that_was_made_with_other_cdc_columns_says_so_until_it_is_copied_again(
+    tmp_path: Path, *, then: bool
+) -> None:
+    store = MemoryStore()
+    Harness(make(tmp_path, store, cdc=then), lambda _schema: []).copy(ITEMS, COPIED)
+    harness = Harness(make(tmp_path, store, cdc=not then), lambda _schema: [])
+    with pytest.raises(DestinationError, match=f"made with cdc_columns: {str(then).lower()}, and now") as raised:
+        harness.apply(ITEMS, [insert(ITEMS, 4, "a", "b")])
+    assert (
+        raised.value.remedy == f"Set destination.delta.cdc_columns to {str(then).lower()} again, or resync the table."
+    )
+    harness.copy(ITEMS, COPIED)
+    harness.apply(ITEMS, [insert(ITEMS, 4, "a", "b")])
+
+
 def test_changes_with_other_columns_are_refused_and_named(tmp_path: Path) -> None:
     store = MemoryStore()
     harness = Harness(make(tmp_path, store), lambda _schema: [])

@@ -61,7 +61,10 @@ class Registry:
             self._run(f"create table if not exists {full} using delta location '{_quoted(location)}'")
             if self._is_at(full, location):
                 return full
-        raise AssertionError("a name with the table's id was taken by another of our tables")
+        raise unsupported(
+            f"There is no name for the Delta table at {location}: {full} is another table in this lake.",
+            f"Drop the name {full} from the catalog; the table behind it stays.",
+        )
 
     def _is_at(self, name: str, location: str) -> bool:
         """Whether a name is that of the table at a location; one of somebody else's is an error."""

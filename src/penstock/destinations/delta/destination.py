@@ -204,7 +204,10 @@ class DeltaDestination:
     def table_name(self, table: TableId) -> str | None:
         """Return the table's name for Spark's SQL, or None if it has none."""
         place = self._tables.get_table_mapping(table)
-        return None if self._registry is None or place is None else self._registry.register(table, place)
+        if self._registry is None or place is None:
+            return None
+        with translated(f"Giving the Delta table at {self._path}/{place} its name in the catalog"):
+            return self._registry.register(table, place)
 
     def _register(self, table: TableId) -> None:
         """Give a table its name, behind its commit: one that was cut off in between is named by the next."""

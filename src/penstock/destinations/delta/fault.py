@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from penstock.errors import DestinationError, ErrorKind
+from penstock.lake.fault import file_fault, parquet_fault
 
 _log = logging.getLogger(__name__)
 # Delta's conditions, e.g. DELTA_CONCURRENT_APPEND, and its Java classes, e.g. ConcurrentDeleteReadException.
@@ -34,18 +35,9 @@ def translated(what: str) -> Iterator[None]:
         _log.debug("spark failed: %s", what, exc_info=True)
         raise spark_fault(what, str(error)) from error
     except pa.ArrowException as error:
-        # Without its cause: Arrow's messages may quote what it read.
-        raise DestinationError(
-            f"{what} met a Parquet file that cannot be read or written ({type(error).__name__})."
-        ) from None
-    except PermissionError as error:
-        raise DestinationError(
-            f"{what} was denied: {error.strerror}.", kind=ErrorKind.DESTINATION_PERMISSION_DENIED
-        ) from error
+        raise parquet_fault(what, error) from None
     except OSError as error:
-        raise DestinationError(
-            f"{what} failed: {error.strerror or type(error).__name__}.", kind=ErrorKind.DESTINATION_UNAVAILABLE
-        ) from error
+        raise file_fault(what, error) from error
 
 
 def spark_fault(what: str, said: str) -> DestinationError:

@@ -9,7 +9,7 @@ from penstock.destinations.delta.log import TableState
 from penstock.destinations.delta.schema import delta_fields
 from penstock.errors import DestinationError, ErrorKind
 from penstock.lake.layout import Layout
-from penstock.lake.validate import check_mode, unsupported
+from penstock.lake.validate import check_mode, other_columns, unsupported
 from penstock.model.table import TableSchema
 from penstock.storage.place import check_writable
 
@@ -78,10 +78,7 @@ def check_state(state: TableState, schema: TableSchema, layout: Layout, location
     differing = differing_columns(state, schema, layout)
     if differing:
         check_mode(schema, layout.mode, state.mode)
-        raise DestinationError(
-            f"The columns of {schema.name} changed at the source; its Delta table differs in: {', '.join(differing)}.",
-            kind=ErrorKind.SCHEMA_CHANGED,
-        )
+        raise other_columns(schema, layout, "delta", differing)
 
 
 def differing_columns(state: TableState, schema: TableSchema, layout: Layout) -> list[str]:

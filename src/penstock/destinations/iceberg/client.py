@@ -296,7 +296,7 @@ class Version:
         found = DataFrame(loaded, library.spark).select(*wanted, "lower_bounds", "upper_bounds").toArrow()
         # Listed is what the table has, which could be more than this version of it.
         if int(self.table.currentSnapshot().snapshotId()) != self.snapshot_id:
-            raise DestinationError("The table has another version by now.", kind=ErrorKind.DESTINATION_CONFLICT)
+            raise self._outdated()
         return found
 
     def commit(
@@ -414,7 +414,7 @@ class Version:
         """
         operations, base = self.ground
         if base is not self._base and base.metadataFileLocation() != self._base.metadataFileLocation():
-            raise DestinationError("The table has another version by now.", kind=ErrorKind.DESTINATION_CONFLICT)
+            raise self._outdated()
         try:
             operations.commit(base, self._transaction.currentMetadata())
         except Py4JJavaError as error:
@@ -422,6 +422,11 @@ class Version:
             # second is refused because of the first, and what is in its files is in the table.
             if not (is_outrun(error) or is_taken(error)) or not _has_snapshot(operations.refresh(), snapshot_id):
                 raise
+
+    def _outdated(self) -> DestinationError:
+        return DestinationError(
+            f"The Iceberg table {self.table.name()} has another version by now.", kind=ErrorKind.DESTINATION_CONFLICT
+        )
 
     def _operation(self, rows: Sequence[CopiedFile], deletes: CopiedFile | None, *, empties: bool) -> Any:
         files = self._data_files(rows)

@@ -1,4 +1,4 @@
-"""From what Iceberg's library and the file system raise to our own errors, without a value from any row."""
+"""From what Iceberg's library, Spark and Arrow raise to our own errors, without a value from any row."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
+import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from penstock.destinations.iceberg.client import java_class
 from penstock.errors import DestinationError, ErrorKind
+from penstock.lake.fault import file_fault, parquet_fault
 
 _log = logging.getLogger(__name__)
 # Another writer's commit came first; nothing of ours was written. A table may also be made by somebody else.
@@ -41,14 +43,10 @@ def translated(what: str) -> Iterator[None]:
     except (PySparkException, Py4JError) as error:
         _log.debug("spark failed: %s", what, exc_info=True)
         raise DestinationError(f"{what} failed in Spark ({type(error).__name__}).") from error
-    except PermissionError as error:
-        raise DestinationError(
-            f"{what} was denied: {error.strerror}.", kind=ErrorKind.DESTINATION_PERMISSION_DENIED
-        ) from error
+    except pa.ArrowException as error:
+        raise parquet_fault(what, error) from None
     except OSError as error:
-        raise DestinationError(
-            f"{what} failed: {error.strerror or type(error).__name__}.", kind=ErrorKind.DESTINATION_UNAVAILABLE
-        ) from error
+        raise file_fault(what, error) from error
 
 
 def java_fault(what: str, class_name: str) -> DestinationError:

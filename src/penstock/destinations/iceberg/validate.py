@@ -52,9 +52,15 @@ def _check_elements(schema: TableSchema, columns: pa.Schema) -> None:
     """Refuse what Iceberg would take for an array's elements: it names them by a path."""
     elements = {f"{column.name}.element" for column in columns if isinstance(column.type, pa.ListType)}
     taken = sorted(elements & set(columns.names))
-    if taken or not columns:
-        what = f"a column {taken[0]}, which is what Iceberg calls an array's elements" if taken else "no columns"
-        raise unsupported(f"Table {schema.name} has {what}.", "Change the table's columns at the source.")
+    if taken:
+        raise unsupported(
+            f"Table {schema.name} has a column {taken[0]}, which is what Iceberg calls an array's elements.",
+            "Rename the column at the source, or leave it out with a column list in the publication.",
+        )
+    if not columns:
+        raise unsupported(
+            f"Table {schema.name} has no columns.", "Add one at the source, or drop the table from the publication."
+        )
 
 
 def check_owner(version: Version, pipeline: PipelineId, place: str) -> None:
@@ -78,11 +84,7 @@ def check_same_columns(version: Version, schema: TableSchema, layout: Layout) ->
     differing = differing_columns(version, schema, layout)
     if differing:
         shared.check_mode(schema, layout.mode, found_mode(version.column_names))
-        raise DestinationError(
-            f"The columns of {schema.name} changed at the source; its Iceberg table differs in: "
-            f"{', '.join(differing)}.",
-            kind=ErrorKind.SCHEMA_CHANGED,
-        )
+        raise shared.other_columns(schema, layout, "iceberg", differing)
 
 
 def check_format(version: Version, place: str) -> None:
