@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from plugins.pipeline import Pipelines
 
+from penstock import failpoint
 from penstock.changelog.folder import Folder
 from penstock.changelog.verification import Verification
 from penstock.changelog.visitor import open_log
@@ -135,12 +136,21 @@ def test_what_is_kept_for_replay_gives_way_before_the_receiver_pauses(
 ) -> None:
     publish("create table t(id int primary key, v text)")
     max_bytes = 400_000
-    pipeline = pipelines.start(MemoryDestination(), log={"keep_ms": HOUR_MS, "max_bytes": max_bytes})
+    pipeline = pipelines.start(
+        MemoryDestination(),
+        log={"keep_ms": HOUR_MS, "max_bytes": max_bytes},
+        failpoints="changelog.after_trim_header=slow:300",
+    )
     pipelines.catch_up(pipeline)
     was_full = watch_for_a_full_log(pipeline, monkeypatch)
-    for start in range(0, 60, 10):
-        insert_one_by_one(database, range(start, start + 10), kilobytes=20)
-        pipelines.catch_up(pipeline)
+    # With this the receiver looks at the log's size while entries go, and what came last is still needed.
+    failpoint.arm("apply.before_write=slow:500")
+    try:
+        for start in range(0, 60, 10):
+            insert_one_by_one(database, range(start, start + 10), kilobytes=20)
+            pipelines.catch_up(pipeline)
+    finally:
+        failpoint.arm("")
     kept = open_log(log_of(pipelines))
     assert not was_full()
     assert max_bytes / 2 < kept.size_bytes < max_bytes

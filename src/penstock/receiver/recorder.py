@@ -172,15 +172,15 @@ class Recorder:
         entry = self._writer.append(segment, end_lsn=end_lsn)
         self.is_chain_open = end_lsn is None
         self.durable_lsn = self._writer.end_lsn
-        self.size_bytes = self._writer.size_bytes
         # Trimmed before the size is told: what is only kept for replay gives way before the log is full.
         self._trim()
+        self.size_bytes = self._writer.size_bytes
         self._on_entry(entry)
 
     def _trim(self) -> None:
         """Remove what is neither needed nor kept; asked often, since time alone makes entries go."""
         now, max_bytes = time.monotonic(), self._retention.max_bytes
-        if now < self._trim_due and (max_bytes is None or self.size_bytes < max_bytes // 2):
+        if now < self._trim_due and (max_bytes is None or self._writer.size_bytes < max_bytes // 2):
             return
         self._trim_due = now + self._trim_pause_s
         self._writer.trim(self._needed, self._retention, now_us=time.time_ns() // 1000)
