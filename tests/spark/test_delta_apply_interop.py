@@ -87,7 +87,14 @@ def test_rows_that_spark_marked_as_gone_stay_gone_and_those_that_it_changed_are_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [500, 2], ids=["vectors in the log", "vectors in a file"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(500, id="vectors in the log"),
+        # Others look after these in every run.
+        pytest.param(2, id="vectors in a file", marks=pytest.mark.long),
+    ],
+)
 def test_spark_merges_compacts_and_vacuums_what_we_wrote_and_we_go_on(lake: Lake, step: int) -> None:
     lake.harness.copy(ITEMS, ROWS)
     gone = {*range(0, 4000, step), *range(4100, 4500)}
