@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock.destinations.delta.catalog import _plain
 from penstock.destinations.delta.schema import folder_name
 from penstock.destinations.iceberg.catalog import place_of
 from penstock.model.table import TableName
@@ -82,7 +83,7 @@ def test_names_become_what_the_page_on_tables_says() -> None:
         name = TableName(*re.fullmatch(r'"?(.+?)"?\."?(.+?)"?', source).groups())  # type: ignore[union-attr]
         assert folder_name(name) == folder
         assert place_of(name) == place
-        assert re.sub(r"[^A-Za-z0-9_/]", "_", folder_name(name)).replace("/", ".") == registered
+        assert ".".join(_plain(part) for part in folder.split("/")) == registered
 
 
 def test_the_configuration_reference_is_fresh() -> None:

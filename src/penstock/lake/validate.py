@@ -55,7 +55,7 @@ def check_mode(schema: TableSchema, wanted: TableMode, found: TableMode) -> None
 def other_columns(schema: TableSchema, layout: Layout, destination: str, differing: Sequence[str]) -> DestinationError:
     """Return the error for a lake's table whose columns are not those of the changes."""
     if layout.mode is TableMode.CURRENT and set(differing) == set(CDC_NAMES):
-        then, now = ("true", "false") if layout.names == () else ("false", "true")
+        then, now = ("false", "true") if layout.cdc_columns else ("true", "false")
         return unsupported(
             f"The {destination.title()} table of {schema.name} was made with cdc_columns: {then}, and now it is {now}.",
             f"Set destination.{destination}.cdc_columns to {then} again, or resync the table.",
